@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in RUNS:
         if run.family in options.families:
             lines.append(rehearse(run, options.okvqa, options.cores))
-            _say(lines[-1])
+            _print(lines[-1])
     return int(any("failed" in line for line in lines))
 
 
@@ -154,20 +154,20 @@ def full_size(okvqa: Path | None) -> None:
     settings, runtime = AnswerSettings(engine="qwen2_5_vl"), Runtime(threads=os.cpu_count() or 1)
     lvlm = open_lvlm(settings, model, ImageSource(paths), runtime)
     loaded = time.perf_counter()
-    _say(f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s")
+    _print(f"Qwen2.5-VL-3B's shape, bfloat16, random weights: loaded in {loaded - begin:.0f} s")
     ours, counts = lvlm.run(requests), lvlm.counters
     answered = time.perf_counter()
-    _say(
+    _print(
         f"2 prompts of {counts['tokens_prefilled']:,.0f} tokens and {counts['images_encoded']:.0f} images: "
         f"{answered - loaded:.0f} s"
     )
     stock = open_lvlm(settings.model_copy(update={"engine": "hf"}), model, ImageSource(paths), runtime)
     told = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
-    _say(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
-    _say(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
+    _print(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
+    _print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     """Print a line at once: each takes minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -25,12 +25,12 @@ def main() -> None:
         rooms[room] += _lines(path)
         counts[room] += 1
     for room in sorted(rooms):
-        _say(room, counts[room], rooms[room])
-    _say("all", len(files), rooms.total())
-    _say("all but report", len(files) - counts["report"], rooms.total() - rooms["report"])
+        _report(room, counts[room], rooms[room])
+    _report("all", len(files), rooms.total())
+    _report("all but report", len(files) - counts["report"], rooms.total() - rooms["report"])
     for folder in ("tests", "workflow", "benchmarks"):
         others = [path for path in Path(folder).rglob("*") if path.suffix in (".py", ".smk")]
-        _say(folder, len(others), sum(map(_lines, others)))
+        _report(folder, len(others), sum(map(_lines, others)))
 
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
     functions = sorted(_functions(trees), reverse=True)
@@ -47,7 +47,7 @@ def main() -> None:
     _print(f"{len(_repetitions(files))} pairs of files share {REPEATED} lines or more")
 
 
-def _say(name: str, files: int, lines: int) -> None:
+def _report(name: str, files: int, lines: int) -> None:
     _print(f"{name:16}{files:6} files{lines:8} lines")
 
 

@@ -15,7 +15,7 @@ from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report.cells import Cell, Estimate, Message, say
+from lever_pipe.report.cells import Cell, Estimate, Message, message
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 CODE = re.compile(r"`([^`]+)`")
@@ -46,7 +46,7 @@ def _first(text: str | Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class Translator:
     """Writes cells in a language: `texts` translate the English ones."""
 
     language: str
@@ -68,9 +68,9 @@ class Voice:
         """Return a text with a count in this language."""
         return self.texts.get(singular, singular if n == 1 else plural)
 
-    def say(self, message: str, /, **args: Any) -> str:
+    def message(self, text: str, /, **args: Any) -> str:
         """Return a message as plain text."""
-        return self.text(say(message, **args))
+        return self.text(message(text, **args))
 
     def html(self, cell: Cell) -> Markup:
         """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""

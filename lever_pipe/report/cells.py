@@ -1,6 +1,6 @@
 """What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages and plain values.
 
-Nothing here is formatted: `catalogue.Voice` writes each kind in a language, at the very end. A number is either a
+Nothing here is formatted: `catalogue.Translator` writes each kind in a language, at the very end. A number is either a
 quantity of the evidence (`source` is its row's key) or made of such (`operands` are their keys); `EvidenceLedger.note`
 gives the latter rows of their own, so that everything printed is found in the evidence.
 """
@@ -94,9 +94,9 @@ Cell: TypeAlias = "Estimate | Message | str | float | list[Any] | tuple[Any, ...
 (`a, b and c`), a tuple has parts one after another (`a; b`), None is an absent cell."""
 
 
-def say(message: str, /, **args: Any) -> Message:
+def message(text: str, /, **args: Any) -> Message:
     """Return a message."""
-    return Message(message, tuple(args.items()))
+    return Message(text, tuple(args.items()))
 
 
 def code(name: str) -> str:

@@ -45,9 +45,9 @@ from lever_pipe.report.cells import (
     derived,
     gap,
     level,
+    message,
     minus,
     p_value,
-    say,
 )
 from lever_pipe.report.cells import holm as holm_of
 from lever_pipe.report.claims import (
@@ -98,7 +98,7 @@ class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
     def __init__(self, reason: str, /, **args: object) -> None:
         """Hold the reason."""
         super().__init__(reason)
-        self.reason = say(reason, **args)
+        self.reason = message(reason, **args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _finding(
     claim: Claim, checks: Sequence[Check], numbers: Sequence[Cell], differs: Sequence[Cell], p: Estimate | None = None
 ) -> Finding:
     """Return the verdict on differences, with what else differs where that weighs."""
-    also = [say("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
+    also = [message("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
     word: VerdictName = "not tested" if claim.cause and differs else verdict(claim, checks)
     return Finding(word, (*numbers, *also), p)
 
@@ -178,7 +178,7 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Find
         p = None if checks[0].p is None else p_value(checks[0].p)
     stated = {run: {name: view.stated(run, metric) for name, metric in STATED.items()} for run in (NO_KL, KL)}
     texts = ({name: row.printed if row else "" for name, row in rows.items()} for rows in stated.values())
-    test = [say("p {p}", p=p)] if p else []
+    test = [message("p {p}", p=p)] if p else []
     return _finding(claim, checks, [*_measure_texts(claim, measured, names), *test], _settings_apart(claim, *texts), p)
 
 
@@ -187,7 +187,7 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding |
         return _of_accuracies(claim, material, is_ours=True)
     if claim.study == "lever":
         seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
-        return OverSeeds(claim, seeds, {run: f"{run:g}" for run in claim.runs}, say("training"))
+        return OverSeeds(claim, seeds, {run: f"{run:g}" for run in claim.runs}, message("training"))
     assert view is not None
     arms = dict(view.pair)
     settings = {arm.name: {name: getattr(arm, name) for name in SETTINGS} for arm in view.config.arms}
@@ -200,7 +200,7 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding |
         _measured(claim, {run: _of_arm(claim, view, arms[str(run)], seed) for run in claim.runs}) for seed in common
     ]
     differs = _settings_apart(claim, *(settings[arm] for arm in arms.values()))
-    where = say("training") if claim.metric in TRAINING else say("{mode} validation", mode=say(_mode(view)))
+    where = message("training") if claim.metric in TRAINING else message("{mode} validation", mode=message(_mode(view)))
     return OverSeeds(claim, seeds, {run: arms[str(run)] for run in claim.runs}, where, differs)
 
 
@@ -342,12 +342,12 @@ def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
     texts, test = [_intervals(ours, means, halves)], None
     if ours.is_tested:
         test = p_value(family[ours.comparison], how=f"paired t over seeds, adjusted: {ours.comparison}")
-        texts.append(say("adjusted p {p}", p=test))
+        texts.append(message("adjusted p {p}", p=test))
     elif claim.margin is not None:
-        texts.append(say("margin {value}", value=claim.margin))
+        texts.append(message("margin {value}", value=claim.margin))
     elif claim.kind == "equal":
         test = p_value(ours.p, how=f"paired t over seeds: {ours.comparison}")
-        texts.append(say("p {p}", p=test))
+        texts.append(message("p {p}", p=test))
     checks = [Check(mean, half, None if test is None else test.value) for mean, half in zip(means, halves, strict=True)]
     return _finding(claim, checks, texts, ours.differs, test)
 
@@ -365,30 +365,34 @@ def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float])
     claim, names = ours.claim, {run: code(name) for run, name in ours.names.items()}
     left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
     joint = "{left} minus {right}" if claim.kind == "equal" else "{left} against {right}"
-    runs = say(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
+    runs = (
+        message(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
+    )
     text = "{where}, {runs}, {n:seed|seeds}: {found}"
     favour = "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
-    return say(text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends)
+    return message(
+        text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends
+    )
 
 
 def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
     """Return each measure of every run."""
     if claim.measure == ("each",):
         text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
-        labels: list[Cell] = [say(text, at=int(place)) for place in claim.where]
+        labels: list[Cell] = [message(text, at=int(place)) for place in claim.where]
     else:
-        labels = [say(MEASURES[name].text) for name in claim.measure]
+        labels = [message(MEASURES[name].text) for name in claim.measure]
         labels *= len(measured[claim.left[0]]) // len(labels)
     texts: list[Cell] = []
     for label, values in zip(labels, zip(*measured.values(), strict=True), strict=True):
         by_run = zip(measured, values, strict=True)
-        numbers = [say("{value} ({name})", name=names[run], value=value) for run, value in by_run]
-        texts.append(say("{what}: {numbers}", what=label, numbers=numbers))
+        numbers = [message("{value} ({name})", name=names[run], value=value) for run, value in by_run]
+        texts.append(message("{what}: {numbers}", what=label, numbers=numbers))
     return texts
 
 
 def _name(run: Run) -> Cell:
-    return say(RUN_NAMES[run]) if isinstance(run, str) else f"{run:g}"
+    return message(RUN_NAMES[run]) if isinstance(run, str) else f"{run:g}"
 
 
 def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate:
@@ -410,14 +414,14 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
         spans = [float(np.ptp([number.value for number in numbers])) for numbers in zip(*rows.values(), strict=True)]
         return _finding(claim, list(map(Check, spans)), _measure_texts(claim, rows, names), ())
     left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
-    where = say("shot {at}", at=shots) if claim.where else say("mean over shots")
+    where = message("shot {at}", at=shots) if claim.where else message("mean over shots")
     checks: list[Check] = []
     texts: list[Cell] = []
     for run in claim.right:
         difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, material, run, shots)
         checks.append(check)
         parts = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
-        texts.append(say("{where}: {value} ({left} minus {right}), {test}", **parts))
+        texts.append(message("{where}: {value} ({left} minus {right}), {test}", **parts))
     lineages = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
     fields = dict.fromkeys(name for lineage in lineages for name in lineage if name not in IDENTITY)
     differs = [code(name) for name in fields if len({lineage[name] for lineage in lineages if name in lineage}) > 1]
@@ -436,7 +440,7 @@ def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: b
         row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **place), 1
     number = level(row, digits, interval=False)
     if number is None:
-        raise NotTested("Not known: {what} of {run}.", what=say("accuracy"), run=_name(run))
+        raise NotTested("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run))
     return number
 
 
@@ -449,7 +453,7 @@ def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tu
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
             number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
             if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:
-                return number.plain, Check(number.value, p=row.p_holm), say("adjusted p {p}", p=holm_of(row))
+                return number.plain, Check(number.value, p=row.p_holm), message("adjusted p {p}", p=holm_of(row))
     raise NotTested("No comparison of {runs} was made.", runs=[_name(claim.left[0]), _name(run)])
 
 
@@ -462,7 +466,7 @@ def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -
     variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
     noise = NORMAL_95 * math.sqrt(sum(variances))
     cell = derived(noise, 1, (difference,), "1.96 binomial errors")
-    return difference, Check(difference.value, noise), say("noise {value}", value=cell)
+    return difference, Check(difference.value, noise), message("noise {value}", value=cell)
 
 
 def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fields:
@@ -479,12 +483,12 @@ def tables(material: Material) -> Iterator[Table]:
     if not material.claims:
         return
     decisive = [evaluated for evaluated in material.claims if evaluated.claim.decisive]
-    title = say("{n} decisive claims of the documents", n=len(decisive))
+    title = message("{n} decisive claims of the documents", n=len(decisive))
     yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
     yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
     for document, group in groupby(material.claims, key=lambda evaluated: evaluated.claim.document):
         claims, name = list(group), f"claims-{document}"
-        title, macro_id = say("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
+        title, macro_id = message("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
         yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)
 
 
@@ -497,7 +501,9 @@ def _row(entry: EvaluatedClaim) -> Row:
         "Claim": entry.claim.quote,
         "Published": entry.published.verdict,
         "Ours": entry.ours.verdict,
-        "Stands in": say("document {document}, {section}", document=entry.claim.document, section=entry.claim.section),
+        "Stands in": message(
+            "document {document}, {section}", document=entry.claim.document, section=entry.claim.section
+        ),
         "Kind": entry.claim.kind,
         "Published numbers": entry.published.numbers,
         "Our numbers": entry.ours.numbers,
@@ -513,5 +519,5 @@ def _summary(claims: Sequence[EvaluatedClaim]) -> Iterator[Row]:
         for side, findings in sides.items():
             counts = Counter(each.verdict for each in findings)
             for name in VERDICTS:
-                row[say(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
+                row[message(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
         yield row

@@ -11,7 +11,7 @@ from typing import Literal
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.cells import Cell, code, say
+from lever_pipe.report.cells import Cell, code, message
 from lever_pipe.report.labels import label
 from lever_pipe.report.lineage import EXCHANGED, Fields, Lineages, read_lineage, read_published_lineage
 from lever_pipe.report.table import Table
@@ -170,17 +170,19 @@ def _marked(table: Table, groups: Differences) -> Table:
 def _notes(groups: Sequence[str], fields: Mapping[str, tuple[str, str]]) -> Iterator[Cell]:
     if EXCHANGED in fields:
         text = "Follows from a file that somebody exchanged: {files} was not what its rule made."
-        yield say(text, files=code(fields[EXCHANGED][0]))
+        yield message(text, files=code(fields[EXCHANGED][0]))
     names = [field for field in fields if field != EXCHANGED]
     if not names:
         return
     if groups[0].startswith(PUBLISHED):
         betas = [beta_text(PolicyName.parse(group).beta or 0.0) for group in groups]
-        yield say("Published {who} differs: {fields}.", who=list(dict.fromkeys(betas)), fields=list(map(code, names)))
+        yield message(
+            "Published {who} differs: {fields}.", who=list(dict.fromkeys(betas)), fields=list(map(code, names))
+        )
         return
     values = [
-        say("{field} {value}, of others {norm}", field=code(name), value=code(value), norm=code(norm))
+        message("{field} {value}, of others {norm}", field=code(name), value=code(value), norm=code(norm))
         for name, (value, norm) in fields.items()
         if name in names
     ]
-    yield say("{who} differs: {fields}.", who=list(map(label, groups)), fields=tuple(values))
+    yield message("{who} differs: {fields}.", who=list(map(label, groups)), fields=tuple(values))

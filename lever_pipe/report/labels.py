@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.experiment.evaluation_config import BASELINES
-from lever_pipe.report.cells import Cell, code, say
+from lever_pipe.report.cells import Cell, code, message
 
 BASELINE_LABELS = {
     "zero_shot": "Zero-shot",
@@ -29,12 +29,12 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     """Return what a policy is called, as `GRPO, KL_BETA 0.15, epoch 3`; without its epoch where that is said apart."""
     name = PolicyName.parse(group)
     if name.kind == "baseline":
-        return say(BASELINE_LABELS[name.variant]) if name.variant in BASELINES else code(name.variant)
+        return message(BASELINE_LABELS[name.variant]) if name.variant in BASELINES else code(name.variant)
     if name.kind not in LABELS:
         return name.label
-    beta = say("mean over KL_BETA") if name.beta is None else say("KL_BETA {beta}", beta=beta_text(name.beta))
-    policy = say(LABELS[name.kind], beta=beta)
-    return say("{policy}, epoch {epoch}", policy=policy, epoch=name.epoch) if with_epoch else policy
+    beta = message("mean over KL_BETA") if name.beta is None else message("KL_BETA {beta}", beta=beta_text(name.beta))
+    policy = message(LABELS[name.kind], beta=beta)
+    return message("{policy}, epoch {epoch}", policy=policy, epoch=name.epoch) if with_epoch else policy
 
 
 def short(group: str) -> Cell:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
-from lever_pipe.report.cells import Cell, code, gap, holm, level, part, say
+from lever_pipe.report.cells import Cell, code, gap, holm, level, message, part
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Row, Table, framed
@@ -89,7 +89,7 @@ def tables(material: Material) -> Iterator[Table]:
             "tests": sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes),
             **_ended_early(material, view),
         }
-        title = say("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
+        title = message("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
         place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
         yield Table(*place, title, framed(rows), says, "sweep")
 
@@ -126,7 +126,7 @@ def _highest(view: SweepView, mode: str) -> Cell:
     args |= {"p": p or "-", "values": [f"{key} {text_of(value)}" for key, value in best.values.items()]}
     return _in_mode(
         mode,
-        say(
+        message(
             "The highest of {n} cells is {base} itself with {score}."
             if best.arm == base
             else "The highest of {n} cells is {values} with {score}, {gap} to {base} (Holm p {p}).",
@@ -136,4 +136,4 @@ def _highest(view: SweepView, mode: str) -> Cell:
 
 
 def _in_mode(mode: str, text: Cell) -> Cell:
-    return say("{mode}: {text}", mode=WORDS[mode], text=text) if mode else text
+    return message("{mode}: {text}", mode=WORDS[mode], text=text) if mode else text

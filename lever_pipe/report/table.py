@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger
 from lever_pipe.report.format import ABSENT, ends_of
 from lever_pipe.report.long_format import csv_text
@@ -139,13 +139,13 @@ def beside(names: Row, ours: Row, published: Row, policies: Sequence[Sequence[st
             yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, BEHIND: tuple(groups)}
 
 
-def as_csv(table: Table, voice: Voice) -> str:
+def as_csv(table: Table, translator: Translator) -> str:
     """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
     with_ends = {head for head in table.heads if any(map(_has_ends, table.frame[head]))}
-    texts = ((voice.text(head), head in with_ends) for head in table.heads)
+    texts = ((translator.text(head), head in with_ends) for head in table.heads)
     columns = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in texts)
     lines = (
-        [text for head, cell in row.items() for text in _fields(cell, voice, with_ends=head in with_ends)]
+        [text for head, cell in row.items() for text in _fields(cell, translator, with_ends=head in with_ends)]
         for row in table.rows
     )
     return csv_text([*chain.from_iterable(columns)], lines)
@@ -155,46 +155,46 @@ def _has_ends(cell: Cell) -> bool:
     return isinstance(cell, Estimate) and cell.low == cell.low
 
 
-def _fields(cell: Cell, voice: Voice, *, with_ends: bool) -> Sequence[str]:
+def _fields(cell: Cell, translator: Translator, *, with_ends: bool) -> Sequence[str]:
     if not with_ends:
-        return (voice.text(cell),)
+        return (translator.text(cell),)
     if not isinstance(cell, Estimate) or not _has_ends(cell):
-        return (voice.text(cell), "", "")
-    return (voice.text(cell.plain), *ends_of(cell.low, cell.high, cell.interval_digits))
+        return (translator.text(cell), "", "")
+    return (translator.text(cell.plain), *ends_of(cell.low, cell.high, cell.interval_digits))
 
 
-def as_latex(table: Table, voice: Voice) -> str:
+def as_latex(table: Table, translator: Translator) -> str:
     """Return a table as LaTeX with the rules of package `booktabs`, each cell as the page shows it."""
     columns = "".join("r" if looks.startswith("number") else "l" for looks in table.looks.values())
-    caption, label = _latex(voice.text(table.title)), f"tab:{table.id}"
-    body = _texts(table, voice, _latex, r"\textsuperscript{{{}}}").to_latex(
+    caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
+    body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(
         index=False, escape=False, column_format=columns, caption=caption, label=label
     )
-    notes = [rf"\textsuperscript{{{mark}}} {_latex(text)}" for mark, text in _notes(table, voice)]
+    notes = [rf"\textsuperscript{{{mark}}} {_latex(text)}" for mark, text in _notes(table, translator)]
     # a note follows the table within its float
     end = r"\end{table}"
     return body.replace(end, "\n".join([*(f"\\par\\footnotesize {note}" for note in notes), end]))
 
 
-def as_markdown(table: Table, voice: Voice) -> str:
+def as_markdown(table: Table, translator: Translator) -> str:
     """Return a table as Markdown, each cell as the page shows it."""
     align = ["right" if looks.startswith("number") else "left" for looks in table.looks.values()]
-    frame = _texts(table, voice, _markdown, "<sup>{}</sup>")
+    frame = _texts(table, translator, _markdown, "<sup>{}</sup>")
     body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
-    notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, voice)]
-    return "\n\n".join([f"**{_markdown(voice.text(table.title))}**", body, *notes]) + "\n"
+    notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, translator)]
+    return "\n\n".join([f"**{_markdown(translator.text(table.title))}**", body, *notes]) + "\n"
 
 
-def _texts(table: Table, voice: Voice, escape: Callable[[str], str], superscript: str) -> pd.DataFrame:
+def _texts(table: Table, translator: Translator, escape: Callable[[str], str], superscript: str) -> pd.DataFrame:
     """Return a table's escaped texts; the first cell of a row carries the marks of its footnotes."""
-    lines = [[escape(voice.text(cell)) or ABSENT for cell in row.values()] for row in table.rows]
+    lines = [[escape(translator.text(cell)) or ABSENT for cell in row.values()] for row in table.rows]
     for line, mark in zip(lines, table.marks, strict=False):
         line[0] += superscript.format(mark) if mark else ""
-    return pd.DataFrame(lines, columns=[escape(voice.text(head)) for head in table.heads])
+    return pd.DataFrame(lines, columns=[escape(translator.text(head)) for head in table.heads])
 
 
-def _notes(table: Table, voice: Voice) -> list[tuple[str, str]]:
-    return [(mark, " ".join(map(voice.text, sentences))) for mark, sentences in table.footnotes]
+def _notes(table: Table, translator: Translator) -> list[tuple[str, str]]:
+    return [(mark, " ".join(map(translator.text, sentences))) for mark, sentences in table.footnotes]
 
 
 def _latex(text: str) -> str:
@@ -207,5 +207,5 @@ def _markdown(text: str) -> str:
     return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-TABLE_FORMS: Mapping[str, Callable[[Table, Voice], str]] = {"csv": as_csv, "tex": as_latex, "md": as_markdown}
+TABLE_FORMS: Mapping[str, Callable[[Table, Translator], str]] = {"csv": as_csv, "tex": as_latex, "md": as_markdown}
 """By the ending of a file's name."""

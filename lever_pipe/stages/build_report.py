@@ -13,8 +13,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.catalogue import Voice, read_translation
-from lever_pipe.report.cells import Cell, numbers_in, say
+from lever_pipe.report.catalogue import Translator, read_translation
+from lever_pipe.report.cells import Cell, message, numbers_in
 from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.claims import read_claims
 from lever_pipe.report.comparability import read_lineages
@@ -63,28 +63,30 @@ def build_report(
     book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
     material = replace(material, claims=evaluate_claims(book, material))
     contents = contents_of(material)
-    voices = {"en": Voice("en"), "zh": Voice("zh", read_translation(chinese))}
-    voice = voices[config.language]
+    translators = {"en": Translator("en"), "zh": Translator("zh", read_translation(chinese))}
+    translator = translators[config.language]
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
     lead = _lead(config, material)
-    for reader in voices.values():
+    for reader in translators.values():
         drawn = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
         written |= pages.html_pages(contents, drawn, reader, **words, frame=frame)
     main = written.pop(page.name)
     texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
     shown = [table for tables in contents.tables.values() for table in tables]
-    texts |= {f"tables/{table.id}.{end}": write(table, voice) for table in shown for end, write in TABLE_FORMS.items()}
+    texts |= {
+        f"tables/{table.id}.{end}": write(table, translator) for table in shown for end, write in TABLE_FORMS.items()
+    }
     texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
-    sentences: Any = pages.environment(frame, voice).get_template("sentences").module
-    texts["index.json"] = json.dumps(index_of(contents, _sections(figures), voice, sentences), ensure_ascii=False)
+    sentences: Any = pages.environment(frame, translator).get_template("sentences").module
+    texts["index.json"] = json.dumps(index_of(contents, _sections(figures), translator, sentences), ensure_ascii=False)
     answers = (
         (summary.title, getattr(sentences, f"answer_{summary.id}")(summary.says).striptags())
         for summary in contents.summaries
     )
     doubted = sentences.doubts(lead).striptags()
-    texts["answers.txt"] = "".join(f"{voice.text(title)} {text}\n" for title, text in answers)
+    texts["answers.txt"] = "".join(f"{translator.text(title)} {text}\n" for title, text in answers)
     texts["answers.txt"] += f"{doubted}\n" if doubted else ""
     storage.write_text(page, main)
     write_texts(appendix, texts)
@@ -93,7 +95,7 @@ def build_report(
 def _title(config: BuildReportConfig) -> Cell:
     """Return the configured title, or one that names the studies."""
     names = [study.name for study in config.studies]
-    return config.title if config.title else say(TITLES[names[0] if len(names) == 1 else "both"])
+    return config.title if config.title else message(TITLES[names[0] if len(names) == 1 else "both"])
 
 
 def _lead(config: BuildReportConfig, material: Material) -> dict[str, Any]:
@@ -124,20 +126,20 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def index_of(contents: Contents, figures: Mapping[str, str], voice: Voice, sentences: Any) -> dict[str, Any]:
+def index_of(contents: Contents, figures: Mapping[str, str], translator: Translator, sentences: Any) -> dict[str, Any]:
     """Return the titles of tables and figures, and of each cell of a table the lines of the evidence that it prints.
 
     Args:
         contents: with every derived number noted.
         figures: section by name of a figure.
-        voice: of the tables' CSV files.
+        translator: of the tables' CSV files.
         sentences: the module of `sentences.html.j2`.
     """
     tables = {
         table.id: {
-            "title": voice.text(table.title),
+            "title": translator.text(table.title),
             "section": sentences.sections[section][0],
-            "columns": [voice.text(head) for head in table.heads],
+            "columns": [translator.text(head) for head in table.heads],
             "cells": [[_references(cell) for cell in row.values()] for row in table.rows],
         }
         for section, group in contents.tables.items()

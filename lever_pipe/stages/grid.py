@@ -8,7 +8,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.atomic import folder_in, place
 from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.grid import page as told
 from lever_pipe.report.grid.cells import CellRow
 from lever_pipe.report.grid.cells import compare_cells as compare
@@ -58,7 +58,7 @@ def build_grid(
         svg = (folder / "map.svg").read_text(encoding="utf-8")
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             place(folder / name, path)
-    environment = pages.environment(pages.frame_of(templates, style, script), Voice("en"))
+    environment = pages.environment(pages.frame_of(templates, style, script), Translator("en"))
     text = environment.get_template("grid").render(
         title=config.title or "The grid: selectors, samplers, data sets",
         is_main=True,

@@ -19,7 +19,7 @@ from lever_pipe.report import sources
 from lever_pipe.report.agent.answer import answers
 from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
-from lever_pipe.report.catalogue import Voice, read_translation
+from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -28,8 +28,8 @@ from lever_pipe.report.table import Table, as_csv
 
 RESOURCES = Path(__file__).parents[2] / "resources"
 CHINESE = read_translation(RESOURCES / "locale/zh/LC_MESSAGES/report.po")
-VOICES = {"en": Voice("en"), "zh": Voice("zh", CHINESE)}
-SAY = VOICES["en"].text
+TRANSLATORS = {"en": Translator("en"), "zh": Translator("zh", CHINESE)}
+ENGLISH = TRANSLATORS["en"].text
 Rows = list[dict[str, str]]
 
 
@@ -55,7 +55,7 @@ class Tabulated:
 
     def rows(self, name: str, **wanted: str) -> Rows:
         """Return the rows of a table in English whose cells begin with the wanted texts."""
-        rows = csv.DictReader(io.StringIO(as_csv(self.tables[name], VOICES["en"])))
+        rows = csv.DictReader(io.StringIO(as_csv(self.tables[name], TRANSLATORS["en"])))
         return [row for row in rows if all(row[key].startswith(text) for key, text in wanted.items())]
 
     def row(self, name: str, **wanted: str) -> dict[str, str]:

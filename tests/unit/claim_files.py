@@ -21,7 +21,7 @@ from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.claims import Claim, EvaluatedClaim, Finding, read_claims
 from lever_pipe.report.evidence import Evidence, EvidenceRow
@@ -34,7 +34,7 @@ REFERENCE = RESOURCES / "reference" / "lever-plus-published.csv"
 REFERENCE_INTENTION = RESOURCES / "reference" / "userrl-published.csv"
 REFERENCE_LINEAGE = RESOURCES / "reference" / "lineage.yaml"
 PRESET = "main"
-ENGLISH = Voice("en")
+ENGLISH = Translator("en")
 COMPARISONS = [
     *("family", "left", "right", "samples", "shots", "difference", "low", "high", "test"),
     *("p", "p_holm", "detectable", "n_runs", "n_questions"),

@@ -33,7 +33,7 @@ def send(body: bytes, *, status: int = 200, kind: str = "application/json", **he
     return act
 
 
-def say(content: Any) -> Act:
+def completion(content: Any) -> Act:
     return send(chat_body(content))
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.page import pages
 from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table
 
 TEMPLATES = Path(__file__).parents[2] / "lever_pipe/report/templates"
 FRAME = pages.frame_of(tuple(TEMPLATES.glob("*.j2")), TEMPLATES / "report.css", TEMPLATES / "report.js")
-SENTENCES: Any = pages.environment(FRAME, Voice("en")).get_template("sentences").module
+SENTENCES: Any = pages.environment(FRAME, Translator("en")).get_template("sentences").module
 
 
 def said(macro: str, of: Any) -> str:

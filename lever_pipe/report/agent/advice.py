@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import MODES, AgentView, as_printed, tested
-from lever_pipe.report.cells import Cell, holm, say
+from lever_pipe.report.cells import Cell, holm, message
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed
 
@@ -145,7 +145,7 @@ def _reason(view: AgentView, saying: Saying) -> Cell:
     rows = [_stated(view, *place) for place in saying.stated]
     cells = [as_printed(row) for row in rows]
     numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
-    return say(saying.published, **numbers) if all(cells) else None
+    return message(saying.published, **numbers) if all(cells) else None
 
 
 def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> EvidenceRow | None:
@@ -168,9 +168,11 @@ def _answered(view: AgentView, saying: Saying) -> Row:
 def _of_document(view: AgentView) -> Row:
     """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
-    gaps = [say("{where} {gap}", where=mode, gap=view.difference_cell(view.config.document_arm, mode)) for mode in rows]
+    gaps = [
+        message("{where} {gap}", where=mode, gap=view.difference_cell(view.config.document_arm, mode)) for mode in rows
+    ]
     parts = (
-        say("{mode}: {verdict}", mode=mode, verdict=tested(holm(row))) for mode, row in rows.items() if row.runs > 1
+        message("{mode}: {verdict}", mode=mode, verdict=tested(holm(row))) for mode, row in rows.items() if row.runs > 1
     )
     return {"Ours": tuple(gaps), "Verdict": tuple(parts)}
 
@@ -188,6 +190,6 @@ def _of_arms(view: AgentView, factor: str) -> Cell:
         if factor == KL_SCHEDULE:
             is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
         gaps = [(mode, view.difference_cell(arm.name, mode)) for mode in MODES] if is_fit else []
-        parts = [say("{where} {gap}", where=mode, gap=gap) for mode, gap in gaps if gap]
-        texts += [say("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
+        parts = [message("{where} {gap}", where=mode, gap=gap) for mode, gap in gaps if gap]
+        texts += [message("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
     return tuple(texts) or None

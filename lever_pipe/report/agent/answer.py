@@ -8,7 +8,7 @@ from typing import Any
 
 from lever_pipe.experiment.agent_config import AgentArm, Schedule
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
-from lever_pipe.report.cells import Message, code, say
+from lever_pipe.report.cells import Message, code, message
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
@@ -23,8 +23,8 @@ UNPUBLISHED: dict[str, Any] = dict.fromkeys(("name", "seeds", "learning_rate", "
 """Settings of an arm that the documents do not state, or that depend on the model."""
 KL_ALONE = {"name", "kl", "seeds"}
 """Settings that an arm of nothing but KL may have of its own."""
-LINKS = (("#agent-arms", say("All arms")), ("documents-agent.html", say("Documents 003 and 004")))
-KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", say("sampled")), ("b", say("greedy")))
+LINKS = (("#agent-arms", message("All arms")), ("documents-agent.html", message("Documents 003 and 004")))
+KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", message("sampled")), ("b", message("greedy")))
 
 
 def answers(material: Material) -> Iterator[Summary]:
@@ -34,13 +34,13 @@ def answers(material: Material) -> Iterator[Summary]:
 
 
 def _summary(material: Material) -> Summary:
-    title, view = say("What does KL do to the agent?"), view_of(material)
+    title, view = message("What does KL do to the agent?"), view_of(material)
     arms = [] if view is None else _with_kl(view)
     if view is None or not arms:
         has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
         return Summary("kl", title, {"lack": "run" if has_kl else "kl"}, (), None, (), KEYS)
     rows = tuple(_rows(view, arms))
-    axis = say(
+    axis = message(
         "held-out score minus {reference}, % of the ceiling" if view.scale > 1 else "held-out reward minus {reference}",
         reference=code(view.reference),
     )
@@ -132,5 +132,5 @@ def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[SummaryRow]:
         cells = ((kind, view.difference_cell(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
         marks = tuple((kind, gap) for kind, gap in cells if gap is not None)
         is_single = len(view.common(arm.name, view.reference)) == 1
-        label = say("{arm} (1 seed)", arm=code(arm.name)) if is_single else code(arm.name)
+        label = message("{arm} (1 seed)", arm=code(arm.name)) if is_single else code(arm.name)
         yield from [SummaryRow(label, marks)] if marks else []

@@ -19,7 +19,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, code, derived, holm, level, minus, say
+from lever_pipe.report.cells import Cell, code, derived, holm, level, message, minus
 from lever_pipe.report.evidence import ALPHA, SIGN_FLIP, STUDENT
 from lever_pipe.report.table import Row, Table, framed
 
@@ -81,7 +81,7 @@ def _says(view: AgentView, agents: list[str]) -> dict[str, Any]:
     for mode, arm, row in over_seeds:
         if row.p_holm < ALPHA:
             gap, p = view.difference(arm, mode), holm(row)
-            separated[mode].append(say("{arm} ({gap}, Holm p {p})", arm=code(arm), gap=gap, p=p))
+            separated[mode].append(message("{arm} ({gap}, Holm p {p})", arm=code(arm), gap=gap, p=p))
     overlap = ("n_tasks", "n_requests_also_trained", "n_hidden_also_trained")
     return {
         "reference": view.reference,
@@ -101,7 +101,7 @@ def _rows(view: AgentView, arm: AgentArm) -> Iterator[Row]:
     seeds, name = view.seeds[arm.name], code(arm.name)
     yield {
         # an arm of one seed stands for these runs alone
-        "Arm": name if len(seeds) > 1 else say("{arm} (these runs)", arm=name),
+        "Arm": name if len(seeds) > 1 else message("{arm} (these runs)", arm=name),
         **_settings(view, arm),
         "Seeds": seeds_cell(seeds),
         **_scores(view, arm.name),
@@ -109,7 +109,7 @@ def _rows(view: AgentView, arm: AgentArm) -> Iterator[Row]:
     }
     for fewer in _fewer(view) if arm.name == view.reference else ():
         scores = {SCORES[mode][0]: view.at_seeds(fewer, mode) for mode in MODES}
-        yield {"Arm": say("{arm}, same seeds", arm=name), "Seeds": seeds_cell(fewer), **scores}
+        yield {"Arm": message("{arm}, same seeds", arm=name), "Seeds": seeds_cell(fewer), **scores}
 
 
 def _served(view: AgentView, agent: str) -> Row:
@@ -119,7 +119,7 @@ def _served(view: AgentView, agent: str) -> Row:
         rows = [view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES]
         measured = [row for row in rows if row is not None]
         costs[head] = derived(sum(row.value for row in measured), 0, measured, "sum over decodings")
-    label = say("{agent} (served)", agent=code(agent))
+    label = message("{agent} (served)", agent=code(agent))
     return {"Arm": label, **_scores(view, agent), **_after(view, agent), **costs}
 
 

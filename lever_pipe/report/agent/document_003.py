@@ -24,7 +24,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, derived, gap, level, minus, say
+from lever_pipe.report.cells import Cell, derived, gap, level, message, minus
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, beside, framed
 
@@ -77,7 +77,7 @@ def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]
     return {
-        "Model": say("{model}, {n} parameters", model=model, n=parameters) if parameters else model,
+        "Model": message("{model}, {n} parameters", model=model, n=parameters) if parameters else model,
         "KL loss": _penalty(arm.kl and weight_cell(arm.kl, arm.kl_schedule)),
         "Entropy coefficient": weight_cell(arm.entropy, arm.entropy_schedule),
         "Learning rate": f"{arm.learning_rate or grpo.learning_rate:g}",
@@ -106,12 +106,12 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
         "Responses a prompt": as_printed(view.stated(run, "rollout_n")),
         "Executed steps (published: stated)": as_printed(view.stated(run, "total_steps_claimed")),
         "Last evaluated step": str(max(measured)) if measured else None,
-        "Device": say("{n} GPUs (by its folder's name)", n=as_printed(gpus)) if gpus is not None else None,
+        "Device": message("{n} GPUs (by its folder's name)", n=as_printed(gpus)) if gpus is not None else None,
     }
 
 
 def _penalty(coefficient: Cell | float) -> Cell:
-    return say("yes ({kl})", kl=coefficient) if coefficient else "no"
+    return message("yes ({kl})", kl=coefficient) if coefficient else "no"
 
 
 def by_step(
@@ -142,20 +142,23 @@ def _rewards(view: AgentView) -> Iterator[Row]:
         change = gap(differences.get(step), REWARD_DIGITS)
         signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in curve for curve in estimated)
-        published[step] = (*sides, say("{value} (to an estimate)", value=signed) if is_estimated and signed else signed)
+        published[step] = (
+            *sides,
+            message("{value} (to an estimate)", value=signed) if is_estimated and signed else signed,
+        )
     yield from by_step(view, published, {}, {})
     best: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
     for pair in view.pairs:
         left, right, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds").values()
         both = zip((left, right), pair.values(best_step), strict=True)
-        cells = [say("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
+        cells = [message("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
     yield from beside({"Step": "best"}, best[True], best[False])
 
 
 def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
     number = level(measured, REWARD_DIGITS)
-    return number if number or estimate is None else say("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
+    return number if number or estimate is None else message("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
@@ -172,7 +175,7 @@ def _starts(view: AgentView) -> dict[str, Any]:
         start, top = (view.curve(run, mode, metric).get(0) for metric in ("reward", "ceiling"))
         if start is not None and top is not None and top.value > 0:
             share = derived(100 * start.value / top.value, 1, (start, top), "percent of the ceiling")
-            shares.append(say("{value} % ({mode})", mode=mode, value=share))
+            shares.append(message("{value} % ({mode})", mode=mode, value=share))
     return {"shares": shares}
 
 
@@ -180,7 +183,7 @@ def _losses(view: AgentView) -> Iterator[Row]:
     printed = {(run, name): view.published(run, name, SECTION) for _, name in LOSSES.values() if name for run in RUNS}
     ended = [view.find(run_of(arm, view.seeds[arm][0]), "executed_steps", at="run") for arm in view.pair.values()]
     steps = {step for curve in printed.values() for step in curve} | {int(row.value) for row in ended if row}
-    heads = {step: say("Step {step}", step=str(step)) for step in sorted(steps)}
+    heads = {step: message("Step {step}", step=str(step)) for step in sorted(steps)}
     for metric, (called, name) in LOSSES.items():
         for run, ours in zip(RUNS, view.trained(metric), strict=True):
             published = printed.get((run, name), {})

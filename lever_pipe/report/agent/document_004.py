@@ -33,7 +33,7 @@ from lever_pipe.report.agent.runs import (
     tested,
     values_of,
 )
-from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, minus, p_value, say
+from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, message, minus, p_value
 from lever_pipe.report.claim_evaluation import pair_check
 from lever_pipe.report.claims import MEASURES
 from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
@@ -87,7 +87,7 @@ def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
     if gap is None or whole is None or not whole.value:
         return gap
     share = replace(gap, value=100 * gap.value / whole.value, digits=1, how="percent")
-    return say("{gap} ({share} %)", gap=gap, share=share)
+    return message("{gap} ({share} %)", gap=gap, share=share)
 
 
 def _verdicts(view: AgentView) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
         yield step, tuple(parts)
 
 
-def _run_text(message: str, run: str) -> Cell:
-    return say(message, run=RUN_NAMES[run])
+def _run_text(text: str, run: str) -> Cell:
+    return message(text, run=RUN_NAMES[run])
 
 
 def _largest_fall(curve: Values) -> int | None:
@@ -252,7 +252,8 @@ def _stability(view: AgentView) -> Iterator[Row]:
             if row.measure is _largest_change and not pair.is_ours:
                 printed = {run: number for run, number in stated.items() if number is not None}
                 cells |= {
-                    run: say("{value} (printed: {said})", value=cells[run], said=cell) for run, cell in printed.items()
+                    run: message("{value} (printed: {said})", value=cells[run], said=cell)
+                    for run, cell in printed.items()
                 }
             yield pair.row("Statistic", called, {**cells, "p": _p_of_claim(view, pair, row.claim)})
 
@@ -284,7 +285,7 @@ def _assessment(view: AgentView) -> Iterator[Row]:
                 continue
             if row.how == "best_step":
                 cells = dict(zip(cells, map(steps_cell, pair.values(best_step)), strict=True))
-            winner = None if pair.is_ours else say(row.winner, **stated)
+            winner = None if pair.is_ours else message(row.winner, **stated)
             yield pair.row(
                 "Dimension", called, {**cells, "Winner as printed": winner, "By the test": verdicts.get(called)}
             )

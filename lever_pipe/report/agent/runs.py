@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, say, verdict
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, verdict
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import SOURCE, Row
@@ -282,7 +282,7 @@ def tested(p: Estimate | None) -> Cell:
     """Return whether a p value separates two runs, with it; nothing without a test."""
     if p is None:
         return None
-    return say("{verdict} (p {p})", verdict=verdict(p.value), p=p)
+    return message("{verdict} (p {p})", verdict=verdict(p.value), p=p)
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:
@@ -292,9 +292,9 @@ def seeds_cell(seeds: Sequence[int]) -> Cell:
 
 def schedule_cell(schedule: Schedule) -> Cell:
     """Return a schedule in words."""
-    then = say(SCHEDULE_WORDS[schedule.kind], **({"target": schedule.target} if schedule.target else {}))
+    then = message(SCHEDULE_WORDS[schedule.kind], **({"target": schedule.target} if schedule.target else {}))
     return (
-        say("{n:step|steps} of warm-up, then {then}", n=schedule.warmup_steps, then=then)
+        message("{n:step|steps} of warm-up, then {then}", n=schedule.warmup_steps, then=then)
         if schedule.warmup_steps
         else then
     )
@@ -303,4 +303,6 @@ def schedule_cell(schedule: Schedule) -> Cell:
 def weight_cell(weight: float, schedule: Schedule) -> Cell:
     """Return the weight of a loss term, with its schedule unless that is plainly constant."""
     plain = f"{weight:g}"
-    return plain if schedule == Schedule() else say("{peak}, {schedule}", peak=plain, schedule=schedule_cell(schedule))
+    return (
+        plain if schedule == Schedule() else message("{peak}, {schedule}", peak=plain, schedule=schedule_cell(schedule))
+    )

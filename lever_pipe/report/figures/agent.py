@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
 from lever_pipe.report.agent.runs import RUN_NAMES, RUNS, AgentView, run_of, values_of
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures import style
 
@@ -33,7 +33,7 @@ METRIC_NAMES = {
 }
 
 
-def validation(view: AgentView, voice: Voice) -> Figure | None:
+def validation(view: AgentView, translator: Translator) -> Figure | None:
     """Return validation reward by step, a panel a decoding, a line an arm with a dot a seed."""
     curves = {(arm, mode): view.curve(f"arm~{arm}", mode) for arm in view.seeds for mode in MODES}
     if not any(curves.values()):
@@ -45,16 +45,16 @@ def validation(view: AgentView, voice: Voice) -> Figure | None:
             style.line(panel, values_of(curves[arm, mode]), look, name=arm, linewidth=1.5)
             for seed in seeds if len(seeds) > 1 else ():
                 style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), look, markersize=3, alpha=0.55)
-        style.label(panel, title=voice.say(mode.capitalize()), x=voice.say("Step"))
+        style.label(panel, title=translator.message(mode.capitalize()), x=translator.message("Step"))
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    axes[0].set_ylabel(voice.say("Validation reward"))
+    axes[0].set_ylabel(translator.message("Validation reward"))
     style.legend_below(figure, axes[0])
     return figure
 
 
-def reward_against_kl(view: AgentView, voice: Voice) -> Figure | None:
+def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
     """Return the held-out score of each arm against its KL and its entropy at the end, by decoding."""
     arms = [arm for arm in view.seeds if view.find(f"arm~{arm}", "kl_end")]
     if not arms:
@@ -66,17 +66,17 @@ def reward_against_kl(view: AgentView, voice: Voice) -> Figure | None:
             rows = {mode: view.find(f"arm~{arm}", "normalised_reward", **HELD_OUT, mode=mode) for mode in MODES}
             if place is not None:
                 _pair(panel, place.value, rows, style.look(index), arm)
-        style.label(panel, x=voice.say(AXES[metric]))
+        style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
     axes[0].xaxis.set_minor_formatter(ScalarFormatter())
     axes[0].tick_params(axis="x", which="both", labelsize=8.5, labelrotation=45)
-    axes[0].set_ylabel(voice.say("Held-out reward (% of the ceiling)"))
+    axes[0].set_ylabel(translator.message("Held-out reward (% of the ceiling)"))
     style.legend_below(figure, axes[0])
     return figure
 
 
-def arms(view: AgentView, voice: Voice) -> Figure | None:
+def arms(view: AgentView, translator: Translator) -> Figure | None:
     """Return every arm's difference to the reference arm on held-out tasks, in both decodings."""
     names = [arm for arm in view.seeds if arm != view.reference]
     if not names:
@@ -90,14 +90,14 @@ def arms(view: AgentView, voice: Voice) -> Figure | None:
         if all(rows):
             marks = [(arm, row[0], style.look(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
-            style.dots(axes, {}, style.look(index), label=voice.say(mode.capitalize()))
+            style.dots(axes, {}, style.look(index), label=translator.message(mode.capitalize()))
             is_drawn = True
-    style.label(axes, x=voice.say("Held-out points of the ceiling against {arm}", arm=view.reference))
+    style.label(axes, x=translator.message("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
     return figure if is_drawn else None
 
 
-def training(view: AgentView, voice: Voice) -> Figure | None:
+def training(view: AgentView, translator: Translator) -> Figure | None:
     """Return training metrics by step, a panel a metric, a line an arm: the mean over seeds, smoothed over 5 steps."""
     curves = [[view.training(f"arm~{arm}", metric) for arm in view.seeds] for metric in TRAINING]
     if not any(map(any, curves)):
@@ -108,12 +108,12 @@ def training(view: AgentView, voice: Voice) -> Figure | None:
             values = values_of(curve)
             points = values if metric in EXACT else style.smoothed(values)
             style.line(panel, points, style.look(index), name=arm, linewidth=1.3)
-        style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("Step"))
+        style.label(panel, title=translator.message(METRIC_NAMES[metric]), x=translator.message("Step"))
     style.legend_below(figure, axes[0])
     return figure
 
 
-def published(view: AgentView, voice: Voice) -> Figure | None:
+def published(view: AgentView, translator: Translator) -> Figure | None:
     """Return the published validation rewards; estimates are hollow and belong to no line."""
     runs = {run: values_of(view.published(run, "val_reward")) for run in RUNS}
     if not any(runs.values()):
@@ -121,12 +121,12 @@ def published(view: AgentView, voice: Voice) -> Figure | None:
     figure, (axes,) = style.panels(1, 1, height=3.4)
     for index, (run, curve) in enumerate(runs.items()):
         look = style.look(index)
-        style.line(axes, curve, look, name=voice.say(RUN_NAMES[run]), marker=look.marker)
+        style.line(axes, curve, look, name=translator.message(RUN_NAMES[run]), marker=look.marker)
     guessed = values_of(view.published("nokl", "val_reward_estimated"))
     if guessed:
-        hollow = {"markerfacecolor": "none", "label": voice.say("no KL, estimated by document 003")}
+        hollow = {"markerfacecolor": "none", "label": translator.message("no KL, estimated by document 003")}
         style.dots(axes, guessed, style.Look(style.GREY, "o", ""), **hollow)
-    style.label(axes, x=voice.say("Step"), y=voice.say("Validation reward"))
+    style.label(axes, x=translator.message("Step"), y=translator.message("Validation reward"))
     axes.legend()
     return figure
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.figures import style
 from lever_pipe.report.labels import label
 from lever_pipe.report.material import Material
@@ -41,7 +41,7 @@ ASPECTS = {
 }
 
 
-def frontier(material: Material, voice: Voice) -> Figure | None:
+def frontier(material: Material, translator: Translator) -> Figure | None:
     """Return accuracy against the KL divergence from the RCE base, and against KL_BETA on its own axis."""
     modes = {"grpo": (material.main.last_grpo, OFFLINE), "on_policy": (material.main.drawn, ON_POLICY)}
     if not any(groups for groups, _ in modes.values()):
@@ -51,7 +51,7 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
         rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
         kl = {beta: material.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
-        name = voice.say(WORDS[kind])
+        name = translator.message(WORDS[kind])
         style.with_bars(left, points, style.Look(look.color, look.marker, ""), name=name)
         style.with_bars(right, rows, look, name=name)
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
@@ -61,34 +61,34 @@ def frontier(material: Material, voice: Voice) -> Figure | None:
     base = material.accuracy(material.main.last_rce or "")
     for axes in (left, right):
         if base is not None:
-            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=voice.say("RCE"))
+            axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=translator.message("RCE"))
     style.label(
         left,
-        x=voice.say("KL from the RCE base at its greedy selections (nats a step)"),
-        y=voice.say("VQA accuracy (%), mean over shots"),
+        x=translator.message("KL from the RCE base at its greedy selections (nats a step)"),
+        y=translator.message("VQA accuracy (%), mean over shots"),
     )
-    style.label(right, x=voice.say("KL_BETA"))
+    style.label(right, x=translator.message("KL_BETA"))
     style.legend_below(figure, left)
     return figure
 
 
-def primary(material: Material, voice: Voice) -> Figure | None:
+def primary(material: Material, translator: Translator) -> Figure | None:
     """Return the primary comparisons: the last epochs against their RCE base, mean over shots."""
     main = material.main
     groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
     base = main.last_rce
     rows = [(group, material.compared(group, base)) for group in groups if base]
-    marks = [(_label(voice, group), row, _look(group)) for group, row in rows if row is not None]
+    marks = [(_label(translator, group), row, _look(group)) for group, row in rows if row is not None]
     if not marks:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(marks))
     style.zero_line(axes)
     style.forest(axes, marks)
-    style.label(axes, x=voice.say("Points over the RCE base, mean over shots"))
+    style.label(axes, x=translator.message("Points over the RCE base, mean over shots"))
     return figure
 
 
-def training_curves(material: Material, voice: Voice) -> Figure | None:
+def training_curves(material: Material, translator: Translator) -> Figure | None:
     """Return six training metrics of the long offline runs by epoch, a line a KL_BETA (document 000)."""
     runs = {beta: epochs for beta, epochs in long_runs(material).items() if len(epochs) > 1}
     if not runs:
@@ -98,14 +98,14 @@ def training_curves(material: Material, voice: Voice) -> Figure | None:
         for index, (beta, epochs) in enumerate(runs.items()):
             rows = {e: material.evidence.find(material.grpo(beta, e), metric) for e in sorted(epochs)}
             values = {epoch: row.value for epoch, row in rows.items() if row is not None}
-            style.line(panel, values, style.look(index), name=_beta(voice, beta))
-        style.label(panel, title=voice.say(METRIC_NAMES[metric]), x=voice.say("GRPO epoch"))
+            style.line(panel, values, style.look(index), name=_beta(translator, beta))
+        style.label(panel, title=translator.message(METRIC_NAMES[metric]), x=translator.message("GRPO epoch"))
         style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
     style.legend_below(figure, axes[0])
     return figure
 
 
-def learning(material: Material, voice: Voice) -> Figure | None:
+def learning(material: Material, translator: Translator) -> Figure | None:
     """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
     main = material.main
     kinds, base = {"grpo": main.grpo, "on_policy": main.on_policy}, main.drawn_base if main.base is None else main.base
@@ -119,16 +119,16 @@ def learning(material: Material, voice: Voice) -> Figure | None:
         for index, beta in enumerate(betas):
             epochs = {e: name for (start, b, e), name in sorted(groups.items()) if (start, b) == (base, beta)}
             look, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
-            _paired(panel, material, epochs, look, _beta(voice, beta), aside)
+            _paired(panel, material, epochs, look, _beta(translator, beta), aside)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
-        style.label(panel, title=voice.say(WORDS[kind]), x=voice.say("GRPO epoch"))
+        style.label(panel, title=translator.message(WORDS[kind]), x=translator.message("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
-    axes[0].set_ylabel(voice.say("Points over the RCE base, mean over shots"))
+    axes[0].set_ylabel(translator.message("Points over the RCE base, mean over shots"))
     style.legend_below(figure, *axes, columns=4)
     return figure
 
 
-def selections(material: Material, voice: Voice) -> Figure | None:
+def selections(material: Material, translator: Translator) -> Figure | None:
     """Return a heat map: the share of demonstrations at each rank that agree with their query, by policy."""
     aspects = [
         a for a in ("relation", "key", "fact", "object", "type") if material.evidence.where(metric=f"agrees.{a}")
@@ -143,13 +143,13 @@ def selections(material: Material, voice: Voice) -> Figure | None:
         style.heat(panel, shares, [[f"{share:.0f}" for share in row] for row in shares], (0, 100))
         ranks = range(max(map(len, shares)))
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
-        panel.set_yticks(range(len(groups)), [_label(voice, group) if index == 0 else "" for group in groups])
-        style.label(panel, title=voice.say(ASPECTS[aspect]), x=voice.say("Rank"))
+        panel.set_yticks(range(len(groups)), [_label(translator, group) if index == 0 else "" for group in groups])
+        style.label(panel, title=translator.message(ASPECTS[aspect]), x=translator.message("Rank"))
         panel.title.set_fontsize(9.0)
     return figure
 
 
-def copies(material: Material, voice: Voice) -> Figure | None:
+def copies(material: Material, translator: Translator) -> Figure | None:
     """Return two heat maps: what the LVLM and a vote earn, and which rank's answer is copied, by policy."""
     groups = [group for group in _standing_for_kinds(material) if measured(material, group, "vote")]
     if not groups:
@@ -161,14 +161,18 @@ def copies(material: Material, voice: Voice) -> Figure | None:
         cells = [[measured(material, group, measure) for measure in columns] for group in groups]
         shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in cells]
         style.heat(panel, shares, [["" if math.isnan(s) else f"{s:.0f}" for s in row] for row in shares], (0, 100))
-        panel.set_xticks(range(len(columns)), [voice.say(name).replace(", ", ",\n") for name in columns.values()])
-        panel.set_yticks(range(len(groups)), [_label(voice, group) if panel is axes[0] else "" for group in groups])
-        style.label(panel, title=voice.say(title))
+        panel.set_xticks(
+            range(len(columns)), [translator.message(name).replace(", ", ",\n") for name in columns.values()]
+        )
+        panel.set_yticks(
+            range(len(groups)), [_label(translator, group) if panel is axes[0] else "" for group in groups]
+        )
+        style.label(panel, title=translator.message(title))
         panel.title.set_fontsize(9.0)
     return figure
 
 
-def by_epoch(material: Material, voice: Voice) -> Figure | None:
+def by_epoch(material: Material, translator: Translator) -> Figure | None:
     """Return RCE losses and accuracy by epoch: what every GRPO run starts from."""
     epochs = material.main.rce
     rows = {epoch: material.accuracy(group) for epoch, group in epochs.items()}
@@ -179,13 +183,13 @@ def by_epoch(material: Material, voice: Voice) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.with_bars(left, points, style.look(index), name=voice.say(METRIC_NAMES[metric]))
+        style.with_bars(left, points, style.look(index), name=translator.message(METRIC_NAMES[metric]))
     style.with_bars(right, accuracies, style.look(0), name="")
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
-    style.label(left, x=voice.say("RCE epoch"), y=voice.say("nats a selection"))
-    style.label(right, x=voice.say("RCE epoch"), y=voice.say("VQA accuracy (%), mean over shots"))
+    style.label(left, x=translator.message("RCE epoch"), y=translator.message("nats a selection"))
+    style.label(right, x=translator.message("RCE epoch"), y=translator.message("VQA accuracy (%), mean over shots"))
     return figure
 
 
@@ -201,12 +205,12 @@ def _look(group: str) -> style.Look:
     return {"grpo": OFFLINE, "on_policy": ON_POLICY}.get(PolicyName.parse(group).kind, OTHER)
 
 
-def _label(voice: Voice, group: str) -> str:
-    return voice.text(label(group, with_epoch=False))
+def _label(translator: Translator, group: str) -> str:
+    return translator.text(label(group, with_epoch=False))
 
 
-def _beta(voice: Voice, beta: float) -> str:
-    return voice.say("KL_BETA {beta}", beta=beta_text(beta))
+def _beta(translator: Translator, beta: float) -> str:
+    return translator.message("KL_BETA {beta}", beta=beta_text(beta))
 
 
 def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.figures import style
 from lever_pipe.report.format import number_text
@@ -25,7 +25,7 @@ AXES = {
 }
 
 
-def cells(study: str, material: Material, voice: Voice) -> Figure | None:
+def cells(study: str, material: Material, translator: Translator) -> Figure | None:
     """Return the primary endpoint of the cells of every sweep of a study, a row a sweep, a panel a decoding."""
     views = [view for view in views_of(material) if view.study == study]
     if not views:
@@ -40,8 +40,8 @@ def cells(study: str, material: Material, voice: Voice) -> Figure | None:
             arms = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
             rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in arms.items()]
             style.forest(panel, rows, scale=view.scale)
-            style.label(panel, x=voice.say(AXES[axis]), y=", ".join(view.sweep.over))
-        panel.set_title(view.sweep.name + (f", {voice.say(mode.capitalize())}" if mode else ""))
+            style.label(panel, x=translator.message(AXES[axis]), y=", ".join(view.sweep.over))
+        panel.set_title(view.sweep.name + (f", {translator.message(mode.capitalize())}" if mode else ""))
     return figure
 
 

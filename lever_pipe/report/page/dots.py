@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.summaries import Summary, SummaryRow
 
@@ -34,26 +34,26 @@ class PlotAxis:
         return self.left + (value - self.low) / (self.high - self.low) * (WIDTH - PAD - self.left)
 
 
-def plot(summary: Summary, voice: Voice) -> Markup:
+def plot(summary: Summary, translator: Translator) -> Markup:
     """Return the plot of a summary; nothing of a summary without rows."""
     numbers = [number for row in summary.rows for _, number in row.marks]
     if not numbers:
         return Markup()
-    labels = [voice.text(row.label) for row in summary.rows]
+    labels = [translator.text(row.label) for row in summary.rows]
     axis = axis_of(numbers, left=14 + min(MOST_LABEL, max(map(_width, labels))))
     has_keys = len(summary.keys) > 1
     height = PLOT_HEIGHT + (60 if has_keys else 44)
-    name = escape(voice.text(summary.title))
+    name = escape(translator.text(summary.title))
     parts = [f'<svg class="dots" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">']
     parts += _grid(axis)
     step = PLOT_HEIGHT / len(summary.rows)
     for i, (row, label) in enumerate(zip(summary.rows, labels, strict=True)):
-        parts += _row(row, label, axis, 6 + (i + 0.5) * step, voice)
+        parts += _row(row, label, axis, 6 + (i + 0.5) * step, translator)
     middle = (axis.left + WIDTH - PAD) / 2
     if summary.axis is not None:
-        where = min(middle, WIDTH - PAD - _width(voice.text(summary.axis)) * 0.46)
-        parts.append(_text(where, PLOT_HEIGHT + 38, voice.text(summary.axis), "soft middle"))
-    parts += _keys(summary, voice) if has_keys else []
+        where = min(middle, WIDTH - PAD - _width(translator.text(summary.axis)) * 0.46)
+        parts.append(_text(where, PLOT_HEIGHT + 38, translator.text(summary.axis), "soft middle"))
+    parts += _keys(summary, translator) if has_keys else []
     return Markup("".join([*parts, "</svg>"]))
 
 
@@ -81,11 +81,11 @@ def _grid(axis: PlotAxis) -> Iterator[str]:
         yield _text(x, PLOT_HEIGHT + 21, f"{tick:g}".replace("-", "−"), "soft middle")
 
 
-def _row(row: SummaryRow, label: str, axis: PlotAxis, y: float, voice: Voice) -> Iterator[str]:
+def _row(row: SummaryRow, label: str, axis: PlotAxis, y: float, translator: Translator) -> Iterator[str]:
     yield _text(axis.left - 9, y + 4, label, "end")
     for index, (kind, number) in enumerate(row.marks):
         x, height = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
-        text = f"{label}: {voice.text(number)}"
+        text = f"{label}: {translator.text(number)}"
         trace = f' data-e="{number.line}"' if number.line else ""
         yield f'<g class="mark-{kind}"{trace}><title>{escape(text)}</title>'
         if not math.isnan(number.low):
@@ -100,8 +100,8 @@ def _dot(kind: str, x: float, y: float) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
 
 
-def _keys(summary: Summary, voice: Voice) -> Iterator[str]:
-    texts = [(kind, voice.text(text)) for kind, text in summary.keys]
+def _keys(summary: Summary, translator: Translator) -> Iterator[str]:
+    texts = [(kind, translator.text(text)) for kind, text in summary.keys]
     x = (WIDTH - sum(_width(text) + 34 for _, text in texts)) / 2
     for kind, text in texts:
         y = PLOT_HEIGHT + 52

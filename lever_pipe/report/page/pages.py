@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import jinja2
 from markupsafe import Markup
 
-from lever_pipe.report.catalogue import JOINTS, Voice
-from lever_pipe.report.cells import Cell, Estimate, code, numbers_in, say
+from lever_pipe.report.catalogue import JOINTS, Translator
+from lever_pipe.report.cells import Cell, Estimate, code, message, numbers_in
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, Contents
 from lever_pipe.report.format import ABSENT
 from lever_pipe.report.page import dots, drawings
@@ -83,24 +83,24 @@ def link(to: str, start: str) -> str:
 
 
 def html_pages(
-    contents: Contents, exhibits: Exhibits, voice: Voice, *, title: Cell, lead: Json, first: str, frame: Frame
+    contents: Contents, exhibits: Exhibits, translator: Translator, *, title: Cell, lead: Json, first: str, frame: Frame
 ) -> Iterator[tuple[str, str]]:
     """Yield every page of a language as its path beside the main page, and its text.
 
     Args:
         contents: what they say.
         exhibits: what they show.
-        voice: of the language.
+        translator: of the language.
         title: of the run.
         lead: what the line below the title says.
         first: language of the configuration, whose main page is `report.html`.
         frame: template, style and script.
     """
-    filled = environment(frame, voice)
+    filled = environment(frame, translator)
     texts: Any = filled.get_template("sentences").module
-    made = _Maker(contents, exhibits, voice, first, texts)
+    made = _Maker(contents, exhibits, translator, first, texts)
     pages = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
-    written = [page for page in pages if page not in ENGLISH or voice.language == "en"]
+    written = [page for page in pages if page not in ENGLISH or translator.language == "en"]
     template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
@@ -118,7 +118,7 @@ def value_of(cell: Cell) -> float | None:
     return None if math.isnan(value) else value
 
 
-def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
+def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
     """Return what fills the templates in a language."""
     filled = jinja2.Environment(
         loader=jinja2.DictLoader(dict(frame.templates)),
@@ -128,31 +128,44 @@ def environment(frame: Frame, voice: Voice) -> jinja2.Environment:
         autoescape=True,
         extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
     )
-    filled.install_gettext_callables(voice.gettext, voice.ngettext, newstyle=True)  # type: ignore[attr-defined]
-    writers = {"html": voice.html, "text": voice.text, "say": voice.say, "language": voice.language}
+    filled.install_gettext_callables(translator.gettext, translator.ngettext, newstyle=True)  # type: ignore[attr-defined]
+    writers = {
+        "html": translator.html,
+        "text": translator.text,
+        "message": translator.message,
+        "language": translator.language,
+    }
     tables: dict[str, Any] = {"is_number": lambda cell: isinstance(cell, Estimate | int | None), "value_of": value_of}
     tables |= {"long": LONG, "absent": NOTHING}
     around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
     filled.globals |= {**writers, **tables, **around}
     filled.globals |= {
-        "space": JOINTS[voice.language]["sentences"],
-        "listed": lambda cells: voice.html(list(cells)),
-        "parts": lambda cells: voice.html(tuple(cells)),
-        "codes": lambda names: voice.html(list(map(code, names))),
-        "told": lambda sentences: Markup(JOINTS[voice.language]["sentences"]).join(map(voice.html, sentences)),
+        "space": JOINTS[translator.language]["sentences"],
+        "listed": lambda cells: translator.html(list(cells)),
+        "parts": lambda cells: translator.html(tuple(cells)),
+        "codes": lambda names: translator.html(list(map(code, names))),
+        "told": lambda sentences: Markup(JOINTS[translator.language]["sentences"]).join(
+            map(translator.html, sentences)
+        ),
     }
-    filled.globals["words"] = lambda message, **args: voice.html(say(message, **args))
+    filled.globals["words"] = lambda text, **args: translator.html(message(text, **args))
     return filled
 
 
 class _Maker:
     """The pages of one language while they are made."""
 
-    def __init__(self, contents: Contents, exhibits: Exhibits, voice: Voice, first: str, texts: Any) -> None:
-        self.contents, self.exhibits, self.voice, self.first, self.texts = contents, exhibits, voice, first, texts
+    def __init__(self, contents: Contents, exhibits: Exhibits, translator: Translator, first: str, texts: Any) -> None:
+        self.contents, self.exhibits, self.translator, self.first, self.texts = (
+            contents,
+            exhibits,
+            translator,
+            first,
+            texts,
+        )
 
     def file(self, page: str) -> str:
-        return file_of(page, self.voice.language, self.first)
+        return file_of(page, self.translator.language, self.first)
 
     def has(self, section: str) -> bool:
         made = self.contents.tables.get(section) or self.contents.says.get(section)
@@ -161,7 +174,7 @@ class _Maker:
     def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
         """Return what the template shows of a page, beside its title and lead."""
         here = self.file(page)
-        other = next(language for language in LANGUAGES if language != self.voice.language)
+        other = next(language for language in LANGUAGES if language != self.translator.language)
         others = [each for each in pages if each not in (page, MAIN)]
         there = None if page in ENGLISH else link(file_of(page, other, self.first), here)
         return {
@@ -199,7 +212,7 @@ class _Maker:
     ) -> tuple[Summary, Markup, list[tuple[str, Cell]]]:
         """Return a summary with its plot, and its links that this run has."""
         links = ((self._target(target, pages, here), text) for target, text in summary.links)
-        return summary, dots.plot(summary, self.voice), [(target, text) for target, text in links if target]
+        return summary, dots.plot(summary, self.translator), [(target, text) for target, text in links if target]
 
     def _target(self, target: str, pages: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""

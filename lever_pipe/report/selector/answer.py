@@ -20,8 +20,8 @@ from lever_pipe.report.cells import (
     gap,
     holm,
     level,
+    message,
     part,
-    say,
 )
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
@@ -32,8 +32,8 @@ from lever_pipe.report.table import BEHIND, Row, Table, framed
 
 RANDOM = "baseline/random"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
-COMPARISONS = ("comparisons", say("All comparisons"))
-RUN = ("#run", say("both recipes"))
+COMPARISONS = ("comparisons", message("All comparisons"))
+RUN = ("#run", message("both recipes"))
 MODE_NAMES = {
     "grpo": "offline",
     "on_policy": "on-policy",
@@ -69,7 +69,7 @@ class Mode:
     @property
     def called(self) -> Message:
         """Return its name within a sentence."""
-        return say(MODE_NAMES[self.name])
+        return message(MODE_NAMES[self.name])
 
     @property
     def kind(self) -> MarkKind:
@@ -122,7 +122,7 @@ def tables(material: Material) -> Iterator[Table]:
             )
         if group == base:
             rows += _of_fewer_seeds(material, base, (*groups, *main.beside))
-    title = say("Every policy at the primary endpoint, {n} questions", n=max(material.samples))
+    title = message("Every policy at the primary endpoint, {n} questions", n=max(material.samples))
     yield Table("ladder", "selector", title, framed(rows))
 
 
@@ -137,7 +137,7 @@ def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Ite
             entry[0].append(label(group, with_epoch=False))
     for paired, (names, row, difference) in levels.items():
         level_of = derived(paired, 1, (row, difference), "accuracy minus its difference to the base")
-        policy = say("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
+        policy = message("{base}, same seeds as {policies}", base=label(base, with_epoch=False), policies=names)
         yield {"Policy": policy, "Accuracy (%)": level_of, "Runs": part(difference, "runs", 0)}
 
 
@@ -170,15 +170,15 @@ def which_beta(material: Material, modes: Sequence[Mode]) -> Summary:
     plotted = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Summary(
         id="beta",
-        title=say("Which KL_BETA?"),
+        title=message("Which KL_BETA?"),
         says={
             "betas": [f"{beta:g}" for beta in sorted({beta for mode in modes for beta in mode.groups})],
             "modes": [_spread(material, *pair) for pair in compared],
             "basis": _basis(next(iter(rows.values())) for _, rows in compared),
         },
         rows=tuple(_beta_rows(plotted)),
-        axis=say("points against KL_BETA {beta}, paired, 95 %", beta=smallest) if compared else None,
-        links=(COMPARISONS, ("#why", say("why the published rows are equal"))) if compared else (RUN,),
+        axis=message("points against KL_BETA {beta}, paired, 95 %", beta=smallest) if compared else None,
+        links=(COMPARISONS, ("#why", message("why the published rows are equal"))) if compared else (RUN,),
         keys=tuple((mode.kind, mode.called) for mode, _ in plotted),
     )
 
@@ -190,7 +190,7 @@ def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Summary:
     base = material.main.last_rce
     return Summary(
         id="grpo",
-        title=say("Does GRPO help?"),
+        title=message("Does GRPO help?"),
         says={
             "has_run": bool(modes),
             "modes": [_gained(material, mode, row) for mode, row in gains],
@@ -199,8 +199,8 @@ def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Summary:
             **_recipes(material, modes),
         },
         rows=tuple(_ladder(material, modes)),
-        axis=say("VQA accuracy in %, mean over shots, 95 %"),
-        links=(("#selector", say("KL against accuracy")), RUN),
+        axis=message("VQA accuracy in %, mean over shots, 95 %"),
+        links=(("#selector", message("KL against accuracy")), RUN),
     )
 
 
@@ -270,19 +270,19 @@ def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[SummaryRow]:
 
 def _of_mode(material: Material, mode: Mode) -> Iterator[SummaryRow]:
     """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
-    row, name = _gain(material, mode), say(POLICIES[mode.name])
+    row, name = _gain(material, mode), message(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.candidates[1]
     if subject == mode.over:
         number = average([level(material.accuracy(group), 1) for group in mode.groups.values()])
     else:
         number = level(material.accuracy(subject), 1)
-        name = say("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
+        name = message("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
     yield from [SummaryRow(name, ((mode.kind, number),))] if number is not None else []
 
 
 def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[SummaryRow]:
     """Yield a row of the first of some numbers, none without any."""
-    yield from (SummaryRow(say(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
+    yield from (SummaryRow(message(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from lever_pipe.report.cells import code, gap, holm, level, part, say
+from lever_pipe.report.cells import code, gap, holm, level, message, part
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label
@@ -36,10 +36,10 @@ FAMILIES = {
 def tables(material: Material) -> Iterator[Table]:
     """Yield the tables of the section `comparisons`."""
     samples = max(material.samples, default=0)
-    title = say("On-policy and offline GRPO at {samples} samples, mean over shots", samples=samples)
+    title = message("On-policy and offline GRPO at {samples} samples, mean over shots", samples=samples)
     yield Table("modes", "comparisons", title, framed(_on_policy(material)), factor="policy kl_beta base seed")
     yield from _comparisons(material)
-    title = say("Other presets at {samples} samples", samples=samples)
+    title = message("Other presets at {samples} samples", samples=samples)
     yield Table("preset-accuracies", "comparisons", title, framed(_other_presets(material)), factor="policy preset")
 
 
@@ -86,7 +86,7 @@ def _other_presets(material: Material) -> Iterator[Row]:
             yield {
                 "Preset": code(arm.preset),
                 "Policy": label(group),
-                **{say("Shot {shots}", shots=k): level(material.accuracy(group, k)) for k in material.shots},
+                **{message("Shot {shots}", shots=k): level(material.accuracy(group, k)) for k in material.shots},
                 "Mean": level(material.accuracy(group)),
                 "Gain over RCE": gap(material.compared(group, base)) if base else None,
                 BEHIND: (group,),
@@ -99,17 +99,17 @@ def _of_family(material: Material, name: str, rows: Sequence[EvidenceRow]) -> It
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
     preset, _, rest = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
     kind, _, epoch = rest.partition("/epoch~")
-    words = say(FAMILIES[kind], epoch=epoch)
-    family = say("{family}, preset {preset}", family=words, preset=code(preset)) if preset else words
+    words = message(FAMILIES[kind], epoch=epoch)
+    family = message("{family}, preset {preset}", family=words, preset=code(preset)) if preset else words
     if any(TOGETHER in row.family for row in rows):
-        family = say("{family}, adjusted with other presets", family=family)
+        family = message("{family}, adjusted with other presets", family=family)
     for (left, right), by_shots in pairs.items():
         mean = by_shots.get(MEAN)
         yield {
             "Comparison": family,
             "Policy": label(left, with_epoch=False),
             "Against": label(right, with_epoch=False),
-            **{say("Shot {shots}", shots=k): gap(by_shots.get(str(k)), 1) for k in material.shots},
+            **{message("Shot {shots}", shots=k): gap(by_shots.get(str(k)), 1) for k in material.shots},
             "Mean": gap(mean),
             "Holm p": holm(mean),
             "Detectable": part(mean, "detectable"),

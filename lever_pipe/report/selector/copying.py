@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.cells import level, say
+from lever_pipe.report.cells import level, message
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
@@ -61,7 +61,9 @@ def tables(material: Material) -> Iterator[Table]:
         }
         for group in groups
     ]
-    title = say("Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(material.shots, default=0))
+    title = message(
+        "Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(material.shots, default=0)
+    )
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.cells import Cell, Estimate, code, level, say
+from lever_pipe.report.cells import Cell, Estimate, code, level, message
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.material import Material
 from lever_pipe.report.table import Row, Table, framed
@@ -75,7 +75,7 @@ def _of_rl_data(material: Material) -> Iterator[Row]:
     for metric, row, is_named in _rows(material, "rl_data"):
         name: Cell = FACTS["rl_data"][metric] if is_named else code(metric)
         if not is_named and metric.startswith(LEVEL):
-            name = say("Trajectories of accuracy {level}", level=metric.removeprefix(LEVEL))
+            name = message("Trajectories of accuracy {level}", level=metric.removeprefix(LEVEL))
         published = next(iter(material.rl_data(metric, RL_FILE)), None) if is_named else None
         yield {"Quantity": name, "ours": _plain(row), "published": _plain(published)}
 

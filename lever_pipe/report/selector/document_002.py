@@ -17,8 +17,8 @@ from lever_pipe.report.cells import (
     gap,
     holm,
     level,
+    message,
     minus,
-    say,
     verdict,
 )
 from lever_pipe.report.evidence import MEAN, EvidenceRow
@@ -93,7 +93,7 @@ class DocumentView:
         """Return of ours which comparisons are separated; nothing of that was published."""
         tested = {what: row for what, row in compared.items() if row is not None and not isnan(row.p_holm)}
         texts = (
-            say("{what} {verdict} (p {p})", what=what, verdict=verdict(row.p_holm), p=holm(row))
+            message("{what} {verdict} (p {p})", what=what, verdict=verdict(row.p_holm), p=holm(row))
             for what, row in tested.items()
         )
         return tuple(texts) if tested and self.is_ours else None
@@ -114,14 +114,17 @@ def _differences(view: DocumentView) -> Table:
     pairs = [(last, beta) for beta in others] + [(beta, REFERENCE) for beta in others if beta != REFERENCE]
 
     def cells(side: DocumentView, epoch: int, shots: int) -> Row:
-        rows = {say("against {beta}", beta=beta): view.compared(last, beta, epoch, shots) for beta in others}
+        rows = {message("against {beta}", beta=beta): view.compared(last, beta, epoch, shots) for beta in others}
         levels = {beta: side.accuracy(beta, epoch, shots) for beta in view.betas}
         numbers = [value for _, value in sorted(levels.items()) if value is not None]
         ends = [number.value for number in numbers]
         spread = derived(max(ends) - min(ends), DIGITS, numbers, "largest minus smallest") if len(numbers) > 1 else None
         return {
-            **{say("KL_BETA={beta}", beta=beta): value for beta, value in levels.items()},
-            **{say("{left} vs {right}", left=pair[0], right=pair[1]): side.gap(*pair, epoch, shots) for pair in pairs},
+            **{message("KL_BETA={beta}", beta=beta): value for beta, value in levels.items()},
+            **{
+                message("{left} vs {right}", left=pair[0], right=pair[1]): side.gap(*pair, epoch, shots)
+                for pair in pairs
+            },
             "Assessment": side.assessed(rows),
             "Range": spread,
             "Trend": spread and trend(numbers),
@@ -130,7 +133,7 @@ def _differences(view: DocumentView) -> Table:
     rows: list[Row] = []
     for epoch, shots in product(view.epochs, view.material.shots):
         rows += view.rows({"Epoch": epoch, "Shot": shots}, partial(cells, epoch=epoch, shots=shots), epoch)
-    title = say("Differences at {samples} samples", samples=view.material.document_samples)
+    title = message("Differences at {samples} samples", samples=view.material.document_samples)
     return Table("002-differences", "002", title, framed(rows), factor="kl_beta epoch")
 
 
@@ -141,18 +144,18 @@ def _summary(view: DocumentView) -> Table:
         gaps: list[Cell] = [side.gap(beta, REFERENCE, epoch, MEAN) for epoch in view.epochs]
         if beta == REFERENCE:
             gaps = ["reference" if side.is_ours or cell else None for cell in gaps]
-        rows = {say("epoch {epoch}", epoch=e): view.compared(beta, REFERENCE, e, MEAN) for e in view.epochs}
-        heads = (say("Epoch {epoch} mean difference", epoch=epoch) for epoch in view.epochs)
+        rows = {message("epoch {epoch}", epoch=e): view.compared(beta, REFERENCE, e, MEAN) for e in view.epochs}
+        heads = (message("Epoch {epoch} mean difference", epoch=epoch) for epoch in view.epochs)
         return {
             **dict(zip(heads, gaps, strict=True)),
-            say("Best shot (epoch {epoch})", epoch=first): _best_shot(side, beta, first),
+            message("Best shot (epoch {epoch})", epoch=first): _best_shot(side, beta, first),
             "Assessment": side.assessed(rows) if side.is_ours else STATED.get(beta),
         }
 
     rows: list[Row] = []
     for beta in sorted(view.betas, reverse=True):
         rows += view.rows({"KL_BETA": f"{beta:g}"}, partial(cells, beta=beta), first, beta)
-    title = say("KL_BETA compared, {samples} samples", samples=view.material.document_samples)
+    title = message("KL_BETA compared, {samples} samples", samples=view.material.document_samples)
     return Table("002-summary", "002", title, framed(rows), factor="kl_beta epoch")
 
 
@@ -168,7 +171,7 @@ def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
         return None
     best = max(by_shots, key=lambda shots: (by_shots[shots].value, -shots))
     tied = [shots for shots, cell in by_shots.items() if str(cell) == str(by_shots[best])]
-    return say("shot {shots} ({value})", shots=tied if len(tied) > 1 else best, value=by_shots[best])
+    return message("shot {shots} ({value})", shots=tied if len(tied) > 1 else best, value=by_shots[best])
 
 
 def trend(values: Sequence[Estimate]) -> Cell:
@@ -176,4 +179,4 @@ def trend(values: Sequence[Estimate]) -> Cell:
     printed = [float(number_text(value.value, value.digits)) for value in values]
     slopes = ["rises" if after > before else "falls" for before, after in pairwise(printed) if after != before]
     first, *rest = [slope for slope, _ in groupby(slopes)] or ["equal"]
-    return say("{first}, then {last}", first=first, last=rest[-1]) if rest else first
+    return message("{first}, then {last}", first=first, last=rest[-1]) if rest else first

@@ -21,9 +21,9 @@ from lever_pipe.report.cells import (
     gap,
     holm,
     level,
+    message,
     minus,
     numbers_in,
-    say,
 )
 from lever_pipe.report.evidence import MEAN
 from lever_pipe.report.format import number_text
@@ -105,7 +105,7 @@ def _document_000(material: Material) -> Iterator[Table]:
         [material.grpo(beta, max(runs[beta])) for beta in betas],
         [f"published/grpo_balanced/beta~{beta_text(b)}/epoch~{LAST_PUBLISHED_EPOCH}" for b in CURVE_BETAS],
     )
-    heads = [say("KL_BETA={beta}", beta=beta) for beta in betas]
+    heads = [message("KL_BETA={beta}", beta=beta) for beta in betas]
     rows: list[Row] = []
     for metric, (called, digits) in METRICS.items():
         ours = [_statistics(_curve(material, metric, runs[beta]), digits) for beta in betas]
@@ -186,7 +186,7 @@ def _by_name(
         value = 100 * (last.value - first.value) / first.value
         change = derived(value, 2, [first, last], "percent of the first", sign=True)
         statistics["Change"] = change and replace(change, unit=" %")
-    return statistics | {"Minimum": least and say("{value} (epoch {epoch})", value=least, epoch=epoch)}
+    return statistics | {"Minimum": least and message("{value} (epoch {epoch})", value=least, epoch=epoch)}
 
 
 def _with_difference(heads: Sequence[Message], cells: Sequence[Cell], digits: int) -> dict[Any, Cell]:
@@ -211,16 +211,18 @@ def _document_002(material: Material) -> Iterator[Table]:
     loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
     facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
     data_of = {name: level(row, 1) for name, row in facts.items()}
-    old: Row = {"Base checkpoint": say("RCE epoch {epoch}", epoch=5), "RL data": code(OLD)}
+    old: Row = {"Base checkpoint": message("RCE epoch {epoch}", epoch=5), "RL data": code(OLD)}
     of_015: Row = {
-        "Base checkpoint": say("RCE epoch {epoch} (val_loss {loss})", epoch=2, loss=loss)
+        "Base checkpoint": message("RCE epoch {epoch} (val_loss {loss})", epoch=2, loss=loss)
         if loss
-        else say("RCE epoch {epoch}", epoch=2),
-        "RL data": say("{file} ({queries} queries, {positive_pct} % positive)", file=code(K64), **data_of)
+        else message("RCE epoch {epoch}", epoch=2),
+        "RL data": message("{file} ({queries} queries, {positive_pct} % positive)", file=code(K64), **data_of)
         if len(data_of) == 2
         else code(K64),
     }
-    columns = {say("Document, {beta}", beta=beta): row for beta, row in {0.18: old, 0.15: of_015, 0.12: old}.items()}
+    columns = {
+        message("Document, {beta}", beta=beta): row for beta, row in {0.18: old, 0.15: of_015, 0.12: old}.items()
+    }
     common = {"Reward mode": code("hard_plus_soft")}
     columns = {head: {**row, **common, "KL beta": dict(head.args)["beta"]} for head, row in columns.items()}
     yield from _configuration(material, "002", columns)
@@ -237,7 +239,7 @@ def beside_ours(material: Material) -> Table:
         ours, published = _accuracies(material, files, beta, 1, samples)
         mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
         rows += _beside(material, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
-    title = say("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
+    title = message("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
     says = _without(material, BETAS_001, ())
     return Table("published-beside-ours", "selector", title, framed(rows), says, "without", "kl_beta")
 
@@ -255,7 +257,7 @@ def _training(material: Material, document: str, betas: Sequence[float], epochs:
     name, says = f"{document}-training", _without(material, betas, EPOCHS)
     if not is_of_one:
         return Table(name, document, "Training metrics", framed(rows), says, "without", "kl_beta epoch")
-    title = say("Training metrics, GRPO epoch {epoch}", epoch=epochs[0])
+    title = message("Training metrics, GRPO epoch {epoch}", epoch=epochs[0])
     return Table(f"{name}-epoch~{epochs[0]}", document, title, framed(_remarked(rows)), says, "without", "kl_beta")
 
 
@@ -269,11 +271,11 @@ def _accuracies_001(material: Material, epoch: int) -> Table:
         group, (ours, published) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
         place = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
         row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **place)
-        mean, less = _average(published), say("vs {reference}", reference=reference)
+        mean, less = _average(published), message("vs {reference}", reference=reference)
         further = {"Average": level(material.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)
         rows += _beside(material, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
-    title = say("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
+    title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
     says = _without(material, BETAS_001, EPOCHS)
     return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), says, "without", "kl_beta")
 
@@ -285,7 +287,7 @@ def _accuracies_002(material: Material, epoch: int) -> Table:
     for (beta, _), samples in product(_evaluated(material, betas, (epoch,)), material.samples):
         sides = _accuracies(material, FILES["002"], beta, epoch, samples)
         rows += _beside(material, beta, epoch, {"Samples": str(samples)}, *sides)
-    title, says = say("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(material, betas, EPOCHS)
+    title, says = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(material, betas, EPOCHS)
     return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), says, "without", "kl_beta samples")
 
 
@@ -295,7 +297,7 @@ def _accuracies(
     """Return accuracies by shots, ours and published."""
     ours, published = dict[Any, Estimate | None](), dict[Any, Estimate | None]()
     for k in material.shots:
-        head = say("Shot {shots}", shots=k)
+        head = message("Shot {shots}", shots=k)
         ours[head] = level(material.accuracy(material.grpo(beta, epoch), k, samples))
         published[head] = level(quoted(material.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
     return ours, published
@@ -353,13 +355,13 @@ def _our_settings(material: Material) -> dict[str, Cell]:
     frozen, share = "yes" if preset.grpo.freeze_projections else "no", share and replace(share, unit=" %")
     file = code("rl_data_k64_v3.jsonl")
     return {
-        "Base checkpoint": say("RCE epoch {epoch} (val_loss {loss})", epoch=main.base, loss=loss),
-        "RL data": say("{file} ({queries} queries, {positive_pct} % positive)", file=file, **facts),
+        "Base checkpoint": message("RCE epoch {epoch} (val_loss {loss})", epoch=main.base, loss=loss),
+        "RL data": message("{file} ({queries} queries, {positive_pct} % positive)", file=file, **facts),
         "GRPO epochs": max(main.epochs),
         "GRPO LR": f"{preset.grpo.learning_rate:g}",
         "KL beta": [beta_text(beta) for beta in main.betas()],
         "Batch size (queries)": preset.grpo.batch_queries,
-        "Backbone frozen": say("{which} ({share} of the parameters train)", which=frozen, share=share),
+        "Backbone frozen": message("{which} ({share} of the parameters train)", which=frozen, share=share),
         "Reward mode": code(preset.reward.mode),
     }
 
@@ -368,11 +370,11 @@ def _remarked(rows: Sequence[Row]) -> Iterator[Row]:
     """Yield rows of a training table with the extremes that one alone holds among those of its source, as printed."""
     for row in rows:
         remarks = []
-        for head, extreme, message in REMARKS:
+        for head, extreme, remark in REMARKS:
             values = [n for other in rows if other[SOURCE] == row[SOURCE] and (n := _number(other[head])) is not None]
             number = _number(row[head])
             if number is not None and len(values) > 1 and number == extreme(values) and values.count(number) == 1:
-                remarks.append(message)
+                remarks.append(remark)
         yield {**row, "Remark": tuple(remarks) or None}
 
 

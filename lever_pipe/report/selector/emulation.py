@@ -8,7 +8,7 @@ from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
-from lever_pipe.report.cells import Cell, average, code, level, say
+from lever_pipe.report.cells import Cell, average, code, level, message
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
@@ -92,11 +92,11 @@ def tables(material: Material) -> Iterator[Table]:
     emulate = study.emulate
     given = {"base": emulate.base_rce_epoch, "seed": emulate.head_seed, "items": emulate.pool_items}
     faults: list[Row] = [
-        {"Fault": code(arm), "What it switches on": say(FAULTS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
+        {"Fault": code(arm), "What it switches on": message(FAULTS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
     ]
-    title = say("The faults; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
+    title = message("The faults; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
     yield Table("emulated-arms", "emulation", title, framed(faults))
-    title = say("Accuracy of every arm at {samples} samples", samples=study.material.document_samples)
+    title = message("Accuracy of every arm at {samples} samples", samples=study.material.document_samples)
     yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
     rows = framed(_divergences(study))
     yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", rows)
@@ -108,7 +108,7 @@ def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
         run = (beta, epoch)
         cells = [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
         if cells:
-            by_shots = zip((say("Shot {shots}", shots=k) for k in study.material.shots), cells, strict=True)
+            by_shots = zip((message("Shot {shots}", shots=k) for k in study.material.shots), cells, strict=True)
             names: Row = {
                 "Arm": arm if arm == PUBLISHED else code(arm),
                 "Epoch": str(epoch),

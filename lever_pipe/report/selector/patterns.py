@@ -20,7 +20,7 @@ from lever_pipe.report.cells import (
     code,
     derived,
     level,
-    say,
+    message,
 )
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.format import number_text
@@ -122,7 +122,7 @@ def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
 
 def looked_for(name: str, arm: str, look: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
     """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
-    return Pattern(name, say(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
+    return Pattern(name, message(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -173,7 +173,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
         few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
         rows = [[row for cells in pair for row in cells] for pair in pairs]
         texts = [
-            say("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
+            message("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
             for n, operands in zip((few, many), rows, strict=True)
         ]
         return Appearance(texts, few > 0 == many)
@@ -229,11 +229,11 @@ def _distinct(rows: Sequence[Rows]) -> Cell:
     """Return how many of the rows differ."""
     operands = [row for cells in rows for row in cells]
     counts = {"n": _counted(len(set(map(_digits, rows))), operands), "all": _counted(len(rows), operands)}
-    return say("{n} distinct among {all}", **counts) if rows else None
+    return message("{n} distinct among {all}", **counts) if rows else None
 
 
 def _extent(rows: Rows) -> Cell:
     if not rows:
         return None
     low, high = _least(rows), max(rows, key=lambda row: row.value)
-    return say("{low} to {high}", low=level(low, 5), high=level(high, 5))
+    return message("{low} to {high}", low=level(low, 5), high=level(high, 5))

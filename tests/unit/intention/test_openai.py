@@ -8,10 +8,10 @@ import pytest
 from endpoint_double import (
     Act,
     chat_body,
+    completion,
     hang,
     hang_up,
     judgement,
-    say,
     send,
     serve,
 )
@@ -42,7 +42,7 @@ def counts_of(user: PromptedUser) -> tuple[int, int, int, int]:
 
 
 def test_a_question_is_answered_and_judged_by_two_requests() -> None:
-    with serve(say(REPLY), say(judgement(1, 0))) as double:
+    with serve(completion(REPLY), completion(judgement(1, 0))) as double:
         user = user_of(double.url)
         env = env_of(TASK, user)
         result = env.step("action", "What is your budget, and when?")
@@ -57,8 +57,8 @@ def test_a_question_is_answered_and_judged_by_two_requests() -> None:
 BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answer came that cannot be read
     "500": (send(b"oops", status=500), False),
     "half a JSON": (send(chat_body("x")[:-7]), True),
-    "no content": (say(None), True),
-    "a broken-off object": (say('{"analysis": "a", "covered_'), True),
+    "no content": (completion(None), True),
+    "a broken-off object": (completion('{"analysis": "a", "covered_'), True),
     "hang up": (hang_up, False),
 }
 
@@ -97,7 +97,7 @@ UNUSABLE: dict[str, Act] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_an_unusable_reply_is_asked_for_again_and_then_no_word_of_the_user(name: str) -> None:
-    with serve(UNUSABLE[name], say(REPLY)) as double:
+    with serve(UNUSABLE[name], completion(REPLY)) as double:
         user = user_of(double.url)
         assert user.reply(TASK, "q", (), ()) == ("A small budget.", True)
     assert counts_of(user) == (1, 0, 1, 1)
@@ -110,14 +110,14 @@ def test_an_unusable_reply_is_asked_for_again_and_then_no_word_of_the_user(name:
 
 def test_a_thought_before_the_reply_is_stripped_where_the_connection_says_so() -> None:
     thought = "<think>As {a, b}.</think>"
-    with serve(say(thought + REPLY), say(thought + judgement(1))) as double:
+    with serve(completion(thought + REPLY), completion(thought + judgement(1))) as double:
         user = user_of(double.url, strip_thoughts=True)
         assert user.reply(TASK, "q", (), ()) == ("A small budget.", True)
         assert user.judge(TASK, "q", (), (0, 1)).indices == (1,)
 
 
 def test_a_user_without_a_temperature_is_sent_none() -> None:
-    with serve(say(REPLY)) as double:
+    with serve(completion(REPLY)) as double:
         connection = Connection(base_url=double.url, token_limit_field="max_completion_tokens")
         config = Simulator(endpoint=Endpoint(temperature=None))
         assert load_simulator(config, AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
@@ -142,7 +142,7 @@ def busy(status: int = 429, **headers: str) -> Act:
 )
 def test_a_rate_limit_is_waited_for_as_the_server_says(acts: list[Act], naps: list[float]) -> None:
     slept: list[float] = []
-    with serve(*acts, say(REPLY)) as double:
+    with serve(*acts, completion(REPLY)) as double:
         user = user_of(double.url, slept, retries=1)
         assert user.reply(TASK, "q", (), ()).ok
     assert slept == naps
@@ -158,7 +158,7 @@ def test_a_date_to_wait_for_is_understood() -> None:
 def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     naps: list[float] = []
     acts = [busy(**{"Retry-After": "40"})] * 4
-    with serve(*acts, say(REPLY), busy(), say(REPLY)) as double:
+    with serve(*acts, completion(REPLY), busy(), completion(REPLY)) as double:
         user = user_of(double.url, naps, patience_seconds=100)
         assert not user.reply(TASK, "q", (), ()).ok  # two pauses; a third would take more than 100 s
         assert not user.reply(TASK, "q", (), ()).ok  # no answer since, so no pause
@@ -173,7 +173,7 @@ def test_a_request_that_starves_beside_others_takes_no_patience_from_them() -> N
     """Another request is answered during its first pause."""
     naps: list[float] = []
     first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))
-    with serve(*first, say(REPLY), *last, busy(), say(REPLY)) as double:
+    with serve(*first, completion(REPLY), *last, busy(), completion(REPLY)) as double:
         connection = Connection(base_url=double.url, timeout_seconds=60.0, patience_seconds=100)
 
         def sleep(seconds: float) -> None:
@@ -222,7 +222,7 @@ def test_the_key_travels_in_its_header_and_stands_nowhere_else(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("MY_KEY", f"{KEY}\n")  # as read from a file
-    with serve(say(REPLY), always=send(KEY.encode(), status=500)) as double:
+    with serve(completion(REPLY), always=send(KEY.encode(), status=500)) as double:
         connection = Connection(base_url=double.url, api_key_variable="MY_KEY", retries=0)
         user = load_simulator(Simulator(), AgentExecution(connection=connection))
         assert user.reply(TASK, "q", (), ()).text == "A small budget."
@@ -244,7 +244,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://192.0.2.1:3128")
     monkeypatch.delenv("no_proxy", raising=False)
-    with serve(say(REPLY)) as double:
+    with serve(completion(REPLY)) as double:
         assert user_of(double.url).reply(TASK, "q", (), ()).ok
 
 

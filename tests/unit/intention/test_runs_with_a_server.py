@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoint_double import say, serve
+from endpoint_double import completion, serve
 from trained_world import train_here, training
 
 from lever_pipe.base.chat import Connection
@@ -40,7 +40,7 @@ def test_no_file_and_no_log_line_of_a_run_holds_the_key(
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     caplog.set_level(logging.DEBUG)
-    with serve(always=say(ANSWER)) as double:
+    with serve(always=completion(ANSWER)) as double:
         train(tmp_path / "run", url=double.url, api_key_variable="MY_KEY")
     assert double.headers[0]["authorization"] == f"Bearer {KEY}"
     assert (tmp_path / "run" / "run.json").is_file()

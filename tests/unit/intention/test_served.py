@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agent_doubles import CODEC, TASKS, player_of, scripted
-from endpoint_double import Act, Double, hang_up, judgement, say, send, serve
+from endpoint_double import Act, Double, completion, hang_up, judgement, send, serve
 from trained_world import CODE, N_TEST, world
 
 from lever_pipe.base import storage
@@ -210,7 +210,7 @@ def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> No
         released.wait(0.02)
         with lock:
             now[0] -= 1
-        say(json.dumps({"response": "Yes."}) if "covered_detail" not in str(asked) else judgement(0))(
+        completion(json.dumps({"response": "Yes."}) if "covered_detail" not in str(asked) else judgement(0))(
             handler, asked, released
         )
 
@@ -224,7 +224,7 @@ def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> No
 
 
 @pytest.mark.parametrize(
-    "act", [send(b"<html>Bad gateway</html>"), say(7), send(b"{}", status=500), send(b"no", status=400), hang_up]
+    "act", [send(b"<html>Bad gateway</html>"), completion(7), send(b"{}", status=500), send(b"no", status=400), hang_up]
 )
 def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path: Path, act: Act) -> None:
     with serve(always=act) as double, pytest.raises(TrainingError) as caught:

@@ -20,7 +20,7 @@ import pytest
 import torch
 import yaml
 from agent_doubles import log_probs_of, player_of, rule_user
-from endpoint_double import Double, say, serve
+from endpoint_double import Double, completion, serve
 from snakemake.utils import update_config
 from tiny_tokenizer import tiny_tokenizer
 from trained_world import read_run, train_here
@@ -220,7 +220,7 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     assert steps[-1].values["loss"] < 0.5 < 4 < steps[0].values["loss"]
     assert all(step.values["tokens_per_second"] > 0 for step in steps)
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
-    with serve(always=say(ANSWER)) as double:
+    with serve(always=completion(ANSWER)) as double:
         row = _train(tmp_path, tuple(files), found, double)
     told = storage.read_rows(tmp_path / "run/episodes.jsonl", EpisodeRow)
     assert row.values["simulator_requests"] > 0 == row.values["simulator_failures"]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from endpoint_double import Act, hang, say, send, serve
+from endpoint_double import Act, completion, hang, send, serve
 from lvlm_world import lvlm_config, world
 
 from lever_pipe.base import storage
@@ -112,7 +112,9 @@ def test_a_given_answer_has_the_probabilities_of_its_own_tokens() -> None:
     assert [reply.token_log_probs for reply in replies] == [own] * 3
 
 
-@pytest.mark.parametrize("act", [say("x"), answering(lambda _: told("x", prompt_logprobs=[])), send(b"{}", status=400)])
+@pytest.mark.parametrize(
+    "act", [completion("x"), answering(lambda _: told("x", prompt_logprobs=[])), send(b"{}", status=400)]
+)
 def test_a_server_without_probabilities_is_refused_before_anything_is_answered(act: Act) -> None:
     with serve(always=act) as double, pytest.raises(ConfigError, match=r"prompt_logprobs.*vllm serve"):
         opened(double.url).run(requests(6, ("a",)))
@@ -123,7 +125,7 @@ FAULTS: dict[str, tuple[Act, str]] = {
     "a server in trouble": (send(b"oops", status=500), "HTTP 500"),
     "too many requests": (send(b"{}", status=429), "HTTP 429"),
     "garbage": (send(b"<html>"), "no JSON"),
-    "no text": (say(["x"]), "no text"),
+    "no text": (completion(["x"]), "no text"),
     "too large an image": (send(b'{"error": {"message": "image too large"}}', status=413), "HTTP 413.*image too large"),
     "silence": (hang, "no answer in time"),
 }

@@ -11,7 +11,7 @@ from lineage_manifests import answers, distil, grpo, on_policy, rce, reward, sco
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.report import comparability, lineage
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.comparability import FACTORS, differences, guard
 from lever_pipe.report.lineage import published_key
 from lever_pipe.report.table import BEHIND, Table, framed
@@ -64,7 +64,7 @@ def guarded(
 ) -> tuple[list[str], list[str]]:
     """Return the marks of each line, and the footnotes as text."""
     (found,) = guard([of], lineages, mode)
-    return list(found.marks), [Voice("en").text(note[0]) for _, note in found.footnotes]
+    return list(found.marks), [Translator("en").text(note[0]) for _, note in found.footnotes]
 
 
 def changed(changes: Mapping[str, str], of: str = group("0.15")) -> Lineages:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import VOICES, evidence_of, tabulate
+from agent_tables import TRANSLATORS, evidence_of, tabulate
 from sentences import told
 
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
@@ -92,12 +92,12 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> list[EvidenceRow]:
 def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRow]) -> None:
     plain = [row for row in evidence if not row.subject.startswith(tuple(f"arm~{name}" for name in NAMES))]
     (with_sweep, without) = (tabulate(rows, STUDY, **TOLD) for rows in (evidence, plain))
-    assert {name: as_csv(table, VOICES["en"]) for name, table in with_sweep.tables.items()} == {
-        name: as_csv(table, VOICES["en"]) for name, table in without.tables.items()
+    assert {name: as_csv(table, TRANSLATORS["en"]) for name, table in with_sweep.tables.items()} == {
+        name: as_csv(table, TRANSLATORS["en"]) for name, table in without.tables.items()
     }
     assert list(tables(without.material)) == []
     (table,) = tables(with_sweep.material)
-    rows = list(csv.DictReader(io.StringIO(as_csv(table, VOICES["en"]))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(table, TRANSLATORS["en"]))))
     assert [row["Arm"] for row in rows] == list(VALUES)
     assert [(float(row["kl"]), float(row["rate"])) for row in rows] == list(VALUES.values())
     at = {"at": "last", "subset": "test", "mode": "sampled"}
@@ -120,7 +120,7 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:
     view = tabulate(evidence, STUDY, **TOLD)
-    figure = drawn("agent", view.material, VOICES["en"])
+    figure = drawn("agent", view.material, TRANSLATORS["en"])
     assert figure is not None
     sampled, _ = figure.axes
     assert [label.get_text() for label in sampled.get_yticklabels()] == ["0.01", "0.1", "0.5"]
@@ -137,7 +137,7 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
     listed = tabulate(
         evidence, STUDY, **{**TOLD, "sweeps": (SWEEP.model_copy(update={"how": "list", "over": LISTED}),)}
     )
-    points = drawn("agent", listed.material, VOICES["en"])
+    points = drawn("agent", listed.material, TRANSLATORS["en"])
     assert points is not None
     assert [label.get_text() for label in points.axes[0].get_yticklabels()] == ["0.1, 1", "0.01, 2", "0.1, 2", "0.5, 2"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment
 
-from lever_pipe.report.catalogue import Voice, read_translation
+from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.claims import read_claims
 
 CHINESE = read_translation(Path("resources/locale/zh/LC_MESSAGES/report.po"))
@@ -43,4 +43,4 @@ def test_a_translation_has_the_arguments_of_its_text() -> None:
 
 @pytest.mark.parametrize("text", ["{n:seed|seeds}", "a `b` c"])
 def test_a_text_without_translation_is_english(text: str) -> None:
-    assert Voice("zh", {}).say(text, n=2) == Voice("en").say(text, n=2)
+    assert Translator("zh", {}).message(text, n=2) == Translator("en").message(text, n=2)

@@ -25,29 +25,29 @@ class Run:
         self.folder = folder
         self.heard = Failures()
 
-    def say(self, event: str | None, message: str | None = None, level: int = logging.INFO, **said: Any) -> None:
+    def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **said: Any) -> None:
         record = logging.LogRecord("snakemake.logging", level, __file__, 1, message, (), None)
         vars(record).update({"event": event, **said} if event else said)
         self.heard.handle(record)
 
     def starts(self, job: int, rule: str = "train", *, log: str = "", **said: Any) -> None:
         values = {"wildcards": {"seed": "0"}} | said
-        self.say(
+        self.emit(
             "job_info", f" Rule: {rule}, Jobid: {job}", jobid=job, rule_name=rule, log=[log] if log else [], **values
         )
 
     def finishes(self, job: int) -> None:
-        self.say("job_finished", f"Finished jobid: {job}", job_id=job)
+        self.emit("job_finished", f"Finished jobid: {job}", job_id=job)
 
     def fails(self, job: int, rule: str = "train", *, status: int = 2, log: str = "") -> None:
         """Let a job of the local executor fail."""
         fault = f"RuleException:\nCalledProcessError:\nCommand 'x' returned non-zero exit status {status}."
-        self.say("error", fault, logging.ERROR, exception="RuleException")
+        self.emit("error", fault, logging.ERROR, exception="RuleException")
         self.errs(job, rule, log=[log] if log else [])
 
     def errs(self, job: int, rule: str = "train", **said: Any) -> None:
         values: dict[str, Any] = {"rule_msg": None, "log": [], "aux": {}} | said
-        self.say("job_error", f"Error in rule {rule}", logging.ERROR, jobid=job, rule_name=rule, **values)
+        self.emit("job_error", f"Error in rule {rule}", logging.ERROR, jobid=job, rule_name=rule, **values)
 
     def ends_in_slurm(self, job: int, state: str, *, log: str = "", slurm_log: str = "17.log") -> None:
         """Let a SLURM job end with a state that the plugin sees."""
@@ -194,7 +194,7 @@ def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -
         "c.txt (missing locally, parent dir not present)"
     )
     run.starts(3)
-    run.say("error", fault, logging.ERROR, exception="MissingOutputException")
+    run.emit("error", fault, logging.ERROR, exception="MissingOutputException")
     assert run.only.lines[-2:] == ("a/b.txt (missing locally)", "c.txt (missing locally, parent dir not present)")
 
 
@@ -205,7 +205,7 @@ def test_faults_of_parallel_jobs_do_not_mix(run: Run) -> None:
     barrier = threading.Barrier(2, timeout=60)
 
     def fail(job: int, name: str) -> None:
-        run.say("error", f"Command 'x' died with <Signals.{name}: 1>.", logging.ERROR)
+        run.emit("error", f"Command 'x' died with <Signals.{name}: 1>.", logging.ERROR)
         barrier.wait()
         run.errs(job)
 
@@ -246,6 +246,6 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
 
 
 def test_a_record_of_another_shape_never_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.say("job_info", "x")
+    run.emit("job_info", "x")
     half_done(run)
     assert run.only.attempts == 1

@@ -95,20 +95,20 @@ def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: p
     monkeypatch.setattr(logger, "handlers", [terminal])
     monkeypatch.setattr(logger, "level", logging.INFO)
 
-    def say(text: str, event: LogEvent | None = None, level: int = logging.INFO, **more: Any) -> None:
+    def emit(text: str, event: LogEvent | None = None, level: int = logging.INFO, **more: Any) -> None:
         logger.log(level, text, extra={"event": event, **more} if event else None)
 
     snakemake_adapter.tell_a_line_a_job(2)
     for done, name in enumerate(("Sample pools", "Train"), start=1):
-        say("Select jobs to execute...")
-        say("Execute 1 jobs...", LogEvent.JOB_STARTED, jobs=[done])
-        say("", LogEvent.JOB_INFO, jobid=done, rule_msg=name, rule_name="one")
-        say(f"Finished jobid: {done}", LogEvent.JOB_FINISHED, job_id=done)
-        say("", LogEvent.PROGRESS, done=done, total=2)
-    say("disk full", level=logging.WARNING)
-    say("RuleException", LogEvent.ERROR, logging.ERROR)
+        emit("Select jobs to execute...")
+        emit("Execute 1 jobs...", LogEvent.JOB_STARTED, jobs=[done])
+        emit("", LogEvent.JOB_INFO, jobid=done, rule_msg=name, rule_name="one")
+        emit(f"Finished jobid: {done}", LogEvent.JOB_FINISHED, job_id=done)
+        emit("", LogEvent.PROGRESS, done=done, total=2)
+    emit("disk full", level=logging.WARNING)
+    emit("RuleException", LogEvent.ERROR, logging.ERROR)
     snakemake_adapter.tell_no_errors()
-    say("RuleException", LogEvent.ERROR, logging.ERROR)
+    emit("RuleException", LogEvent.ERROR, logging.ERROR)
     lines = [line.partition("  ")[2] or line for line in said.getvalue().split("\n")]
     first, second = "0 of 2 done, started: Sample pools", "1 of 2 done, started: Train"
     assert lines == ["", first, second, "2 of 2 steps (100%) done", "disk full", "RuleException", ""]

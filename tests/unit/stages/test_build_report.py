@@ -13,7 +13,7 @@ import synthetic_page as small
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.report import contents
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Cell, Estimate, Message
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Table, framed
@@ -144,7 +144,7 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "report.html").exists()
 
 
-class Blank(Voice):
+class Blank(Translator):
     """Says everything but digits: neither numbers, configured names nor sentences, and of a message only its words."""
 
     def gettext(self, _: str) -> str:

@@ -17,7 +17,7 @@ from sentences import told
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import InputsAlone
-from lever_pipe.report.catalogue import Voice, read_translation
+from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
 from lever_pipe.report.evidence import Evidence, read_evidence
@@ -28,7 +28,7 @@ from lever_pipe.stages.evidence import collect_evidence
 
 RESOURCES = Path(__file__).parents[3] / "resources"
 CHINESE = read_translation(RESOURCES / "locale/zh/LC_MESSAGES/report.po")
-VOICES = {"en": Voice("en"), "zh": Voice("zh", CHINESE)}
+TRANSLATORS = {"en": Translator("en"), "zh": Translator("zh", CHINESE)}
 EPOCHS = (1, 2, 3)
 IDS = {
     "000-curves",
@@ -77,7 +77,7 @@ class DocumentTables:
 
     def rows(self, name: str, language: str = "en") -> list[dict[str, str]]:
         """Return the lines of a table by the text of their heads."""
-        return list(csv.DictReader(io.StringIO(as_csv(self.tables[name], VOICES[language]))))
+        return list(csv.DictReader(io.StringIO(as_csv(self.tables[name], TRANSLATORS[language]))))
 
     def row(self, name: str, *keys: str) -> dict[str, str]:
         """Return the line that begins with these cells."""
@@ -87,7 +87,7 @@ class DocumentTables:
     def texts(self, name: str) -> list[str]:
         """Return lead, notes and footnotes of a table."""
         table = self.tables[name]
-        return [told(table), *(VOICES["en"].text(tuple(of)) for _, of in table.footnotes)]
+        return [told(table), *(TRANSLATORS["en"].text(tuple(of)) for _, of in table.footnotes)]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_every_table_is_there_in_both_languages(built: DocumentTables) -> None:
 def test_lines_of_ours_have_no_gap(built: DocumentTables) -> None:
     for name, table in built.tables.items():
         for row in table.rows:
-            gaps = {VOICES["en"].text(head) for head, cell in row.items() if cell is None}
+            gaps = {TRANSLATORS["en"].text(head) for head, cell in row.items() if cell is None}
             # only extremes have a remark; 0.15 is not compared with itself
             assert row.get(SOURCE) != "ours" or gaps <= {"Remark", "Holm p", "vs 0.15", "Assessment"}, (name, row)
 
@@ -223,7 +223,7 @@ def test_data(built: DocumentTables) -> None:
 def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
     small = DocumentTables(tmp_path, synthetic.SMOKE)
     table = small.tables["001-accuracy-epoch~1"]
-    assert VOICES["en"].text(table.title) == "Accuracy at 16 samples, GRPO epoch 1"
+    assert TRANSLATORS["en"].text(table.title) == "Accuracy at 16 samples, GRPO epoch 1"
     assert "Without KL_BETA 0.12, 0.145, 0.155 and 0.18: not part of this configuration." in small.texts(table.id)[0]
     assert "002-differences" not in small.tables
     assert "KL_BETA=0.12" not in small.rows("000-curves")[0]

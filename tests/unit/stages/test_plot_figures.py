@@ -11,7 +11,7 @@ from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
 from lever_pipe.stages.evidence import plot_figures
 
@@ -74,7 +74,7 @@ def config(*studies: str) -> PlotFiguresConfig:
     return PlotFiguresConfig(**values | {"agents": agents})
 
 
-ENGLISH, CHINESE = Voice("en"), Path("resources/locale/zh/LC_MESSAGES/report.po")
+ENGLISH, CHINESE = Translator("en"), Path("resources/locale/zh/LC_MESSAGES/report.po")
 
 
 def material(rows: list[EvidenceRow], *studies: str) -> Material:

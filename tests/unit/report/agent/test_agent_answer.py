@@ -4,7 +4,7 @@ import math
 
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, Tabulated, tabulate
+from agent_tables import ENGLISH, Tabulated, tabulate
 from sentences import answer, notes
 from test_arms import compared
 
@@ -103,11 +103,11 @@ def test_one_seed_is_no_verdict(default: Tabulated, evidence: list[EvidenceRow])
     assert "[" not in answer(found)
     assert not notes(summary(default))  # bundle has three
     for each in (found, summary(default)):
-        assert all(math.isnan(mark.low) for row in each.rows if "1 seed" in SAY(row.label) for _, mark in row.marks)
+        assert all(math.isnan(mark.low) for row in each.rows if "1 seed" in ENGLISH(row.label) for _, mark in row.marks)
 
 
 def test_the_plot_shows_differences_over_the_same_seeds(default: Tabulated) -> None:
-    marks = {SAY(row.label): dict(row.marks) for row in summary(default).rows}
+    marks = {ENGLISH(row.label): dict(row.marks) for row in summary(default).rows}
     assert list(marks) == ["kl_only (1 seed)", "bundle", "kl_strong (1 seed)"]  # by their coefficient
     for kind, mode in (("a", "sampled"), ("b", "greedy")):
         for name, found in marks.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import VOICES, Tabulate, Tabulated, evidence_of, tabulate
+from agent_tables import TRANSLATORS, Tabulate, Tabulated, evidence_of, tabulate
 from sentences import said
 
 from lever_pipe.experiment.agent_config import PrimaryEndpoint, Schedule, Stop
@@ -94,7 +94,7 @@ def test_a_served_agent_is_a_row_with_what_it_cost(tabulated: Tabulate, default:
         assert row[f"Holm p, {mode}"]
     assert "Served: an agent behind a server" in found.told("agent-arms")
     assert "Served" not in default.told("agent-arms")
-    assert {name for name, of in found.tables.items() if "gpt" in as_csv(of, VOICES["en"])} == {"agent-arms"}
+    assert {name for name, of in found.tables.items() if "gpt" in as_csv(of, TRANSLATORS["en"])} == {"agent-arms"}
 
 
 def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agent_runs import ARMS, Study
-from agent_tables import SAY, Tabulated, tabulate
+from agent_tables import ENGLISH, Tabulated, tabulate
 from claim_files import KL, NO_KL, STEPS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,7 +118,7 @@ def test_remarks_of_any_two_curves(pairs: list[tuple[int, int]]) -> None:
         {step: EvidenceRow("intention", "x", "reward", float(pair[side])) for step, pair in enumerate(pairs)}
         for side in (0, 1)
     ]
-    found = {step: SAY(cell) for step, cell in _remarks(*rows)}
+    found = {step: ENGLISH(cell) for step, cell in _remarks(*rows)}
     assert list(found) == list(range(len(pairs)))
     for step, text in found.items():
         sign = np.sign(pairs[step][1] - pairs[step][0])

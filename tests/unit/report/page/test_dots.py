@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Estimate, say
+from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.cells import Estimate, message
 from lever_pipe.report.page import dots
 from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 
-VOICE = Voice("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"})
+TRANSLATOR = Translator("en", {"title": "Which?", "axis": "points", "a": "offline", "b": "on-policy"})
 
 
 def number(value: float, half: float = 1.0) -> Estimate:
@@ -21,8 +21,8 @@ def number(value: float, half: float = 1.0) -> Estimate:
 
 def summary(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Summary:
     drawn = tuple(SummaryRow(label, tuple(marks)) for label, marks in rows)
-    keys = (("a", say("a")), ("b", say("b"))) if has_keys else ()
-    return Summary("x", say("title"), {}, drawn, say("axis"), (), keys)  # type: ignore[arg-type]
+    keys = (("a", message("a")), ("b", message("b"))) if has_keys else ()
+    return Summary("x", message("title"), {}, drawn, message("axis"), (), keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_axis_holds_everything_between_round_ticks(ends: tuple[float, float],
 
 def test_a_dot_stands_at_its_value_and_names_its_row() -> None:
     root = ElementTree.fromstring(
-        dots.plot(summary(("0.12", [("a", number(-1.0)), ("b", number(2.0))]), has_keys=True), VOICE)
+        dots.plot(summary(("0.12", [("a", number(-1.0)), ("b", number(2.0))]), has_keys=True), TRANSLATOR)
     )
     traced = [group for group in root.iter("g") if group.get("data-e")]
     assert [group.get("data-e") for group in traced] == ["7", "7"]
@@ -54,5 +54,5 @@ def test_a_dot_stands_at_its_value_and_names_its_row() -> None:
 
 
 def test_a_label_is_no_markup_and_no_rows_are_no_plot() -> None:
-    assert "&lt;b&gt;" in dots.plot(summary(("<b>", [("muted", number(1.0))])), VOICE)
-    assert dots.plot(summary(), VOICE) == ""
+    assert "&lt;b&gt;" in dots.plot(summary(("<b>", [("muted", number(1.0))])), TRANSLATOR)
+    assert dots.plot(summary(), TRANSLATOR) == ""

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import Cell, Estimate, p_value, say
+from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.cells import Cell, Estimate, message, p_value
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.page import pages
 from lever_pipe.report.table import SOURCE, Row, Table, as_csv, as_latex, as_markdown, framed
 
-VOICE = Voice("en")
+TRANSLATOR = Translator("en")
 BLOCKS = Path("lever_pipe/report/templates/blocks.html.j2").read_text(encoding="utf-8")
 
 
@@ -23,12 +23,17 @@ def table(*rows: Row, **more: Any) -> Table:
 
 
 def html(*rows: Row, **more: Any) -> str:
-    made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
+    made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
     return str(made.table(table(*rows, **more), "tables/t1"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
-    cells: tuple[Cell, ...] = (Estimate(1.234, 1, "row", line=5), say("{n} of these", n=Estimate(7, 0)), None, "holds")
+    cells: tuple[Cell, ...] = (
+        Estimate(1.234, 1, "row", line=5),
+        message("{n} of these", n=Estimate(7, 0)),
+        None,
+        "holds",
+    )
     text = html(*({"Name": "a", "Head": cell} for cell in cells))
     assert re.findall(r'<td class="[^"]*"(?: data-v="([^"]*)")?>', text) == ["1.234", "7", "", ""]
     assert '<span data-e="5">1.2</span>' in text
@@ -53,14 +58,14 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     shown = [float(end) for end in ends.strip("[]").split(", ")]
     assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
     assert shown == pytest.approx([low, high], abs=0.05)
-    csv = as_csv(table({"Name": "a", "Head": Estimate(0.6, 2, low=low, high=high)}), VOICE)
+    csv = as_csv(table({"Name": "a", "Head": Estimate(0.6, 2, low=low, high=high)}), TRANSLATOR)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
 
 
 def test_latex_and_markdown_escape_their_special_characters() -> None:
     special = "a_b 5% & $x$ #1 {c} ~ ^ \\\\ <d> | *e* `f"
     made = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
-    latex = as_latex(made, VOICE)
+    latex = as_latex(made, TRANSLATOR)
     escaped = (
         r"a\_b 5\% \& \$x\$ \#1 \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{}\textbackslash{} "
         r"\textless{}d\textgreater{} \textbar{} *e* `f"
@@ -71,7 +76,7 @@ def test_latex_and_markdown_escape_their_special_characters() -> None:
     assert r"\textsuperscript{a} 50\% of \_it\_" in latex
     assert r"\caption{A \textless{}title\textgreater{}}" in latex
     assert latex.count("&") - latex.count(r"\&") == 2  # one between two cells, in the head and in the row
-    markdown = as_markdown(made, VOICE)
+    markdown = as_markdown(made, TRANSLATOR)
     escaped = r"a_b 5% & $x$ #1 {c} ~ ^ \\\\ \<d\> \| \*e\* \`f"
     assert markdown.count(escaped) == 2
     assert r"50% of \_it\_" in markdown
@@ -85,7 +90,7 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
 
 
 def test_a_question_and_a_reply_are_no_markup() -> None:
-    made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), VOICE).get_template("blocks").module
+    made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
     shown = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
     rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [shown]}}
     turns = [{"said": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]

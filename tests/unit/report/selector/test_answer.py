@@ -16,14 +16,14 @@ from lever_pipe.report.material import Material
 from sentences import answer, notes
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
 from lever_pipe.report.summaries import Summary
 
-VOICE = Voice("en")
+TRANSLATOR = Translator("en")
 
 
 def summaries(rows: list[EvidenceRow]) -> list[Summary]:
@@ -55,10 +55,12 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
     _, grpo = texts(small.of_lever(drawn=False) + rows)
     assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
-    dots = {VOICE.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(drawn=False) + rows)[1].rows}
+    dots = {
+        TRANSLATOR.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(drawn=False) + rows)[1].rows
+    }
     levels = [60.25 + 0.61 - i * 0.61 / 4 for i in range(3)]
     assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # what the sentence is about
-    alone = [VOICE.text(row.label) for row in summaries(small.of_lever(drawn=False))[1].rows]
+    alone = [TRANSLATOR.text(row.label) for row in summaries(small.of_lever(drawn=False))[1].rows]
     assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 
 
@@ -114,7 +116,7 @@ def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
     side: Any = SimpleNamespace(
         material=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
     )
-    assert VOICE.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
+    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
 
 
 def test_one_seed_is_told() -> None:
@@ -128,7 +130,7 @@ def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
     rows += small.accuracy(name, 62.5, runs=1)
     rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
     (ladder,) = tables(Material(Evidence(rows), small.config("lever")))
-    rows_of = {VOICE.text(row["Policy"]): row for row in ladder.rows}
+    rows_of = {TRANSLATOR.text(row["Policy"]): row for row in ladder.rows}
     (own,) = (of for text, of in rows_of.items() if text.startswith("REINFORCE"))
     (same,) = (of for text, of in rows_of.items() if "same seeds as REINFORCE" in text)
     mine, theirs, gap = (

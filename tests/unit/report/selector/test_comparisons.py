@@ -8,12 +8,12 @@ from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.config import ExtraObjective
 from lever_pipe.experiment.report_stage_configs import ReportedRun
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.comparisons import tables
 from lever_pipe.report.table import Table
 
-ENGLISH = Voice("en")
+ENGLISH = Translator("en")
 RCE, SMALL, LARGE = (
     f"preset~main/{name}" for name in ("rce/epoch~5", "grpo/base~5/beta~0/epoch~3", "grpo/base~5/beta~0.15/epoch~3")
 )

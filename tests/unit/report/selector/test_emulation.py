@@ -10,12 +10,12 @@ import sentences
 from emulated_study import study_of
 
 from lever_pipe.experiment.evaluation_config import Emulate
-from lever_pipe.report.catalogue import Voice
-from lever_pipe.report.cells import EvidenceLedger, say
+from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.cells import EvidenceLedger, message
 from lever_pipe.report.selector import emulation
 from lever_pipe.report.selector.patterns import Appearance, Pattern, coincidences, patterns, tables, tally
 
-ENGLISH = Voice("en")
+ENGLISH = Translator("en")
 NOT_REPRODUCED = {"reused-rows"}
 
 
@@ -81,7 +81,7 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() ->
 def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
     holds: bool, holds_without: bool, verdict: str
 ) -> None:
-    pattern = Pattern(say("a"), say("b"), "head", 1, Appearance(1, holds), Appearance(1, holds_without))
+    pattern = Pattern(message("a"), message("b"), "head", 1, Appearance(1, holds), Appearance(1, holds_without))
     assert ENGLISH.text(pattern.verdict) == verdict
 
 
@@ -200,7 +200,9 @@ def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
 
 def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     def row(statement: str, published: int | None, holds: bool, without: bool = False) -> Pattern:
-        return Pattern(say(statement), say("c"), "head", published, Appearance(None, holds), Appearance(None, without))
+        return Pattern(
+            message(statement), message("c"), "head", published, Appearance(None, holds), Appearance(None, without)
+        )
 
     rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
     rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]

@@ -11,11 +11,11 @@ import synthetic_page as small
 from lever_pipe.report.material import Material
 from sentences import said
 
-from lever_pipe.report.catalogue import Voice
+from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
-VOICE = Voice("en")
+TRANSLATOR = Translator("en")
 BEST = small.DRAWN.format("1")
 
 
@@ -35,7 +35,7 @@ def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
     assert "a vote over the answers shown 70.0 %" in text
     assert "it earns 40.0 % (with RCE 20.0 %" in text
     (table,) = tables(material)
-    assert [VOICE.text(row["Policy"]) for row in table.rows] == [
+    assert [TRANSLATOR.text(row["Policy"]) for row in table.rows] == [
         "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
     ]  # fmt: skip
 
