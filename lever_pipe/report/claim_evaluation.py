@@ -63,9 +63,9 @@ from lever_pipe.report.claims import (
     VerdictName,
     verdict,
 )
+from lever_pipe.report.context import DOCUMENT_SAMPLES, ReportContext
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
 from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
-from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import FILES, quoted
 from lever_pipe.report.selector.documents import long_runs, printed_statistic
 from lever_pipe.report.table import Row, Table, framed
@@ -132,13 +132,13 @@ class OverSeeds:
         return len(self.seeds) > 1 and self.claim.kind != "equal" and not (self.claim.cause and self.differs)
 
 
-def evaluate_claims(claims: Sequence[Claim], material: Material) -> list[EvaluatedClaim]:
+def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[EvaluatedClaim]:
     """Return the claims about studies of the run, each with its verdicts."""
-    agents = material.config.agents
-    view = None if agents is None else AgentView(material, agents)
-    evaluated = [claim for claim in claims if material.has(claim.study)]
-    published = [_or_reason(_published, claim, material, view) for claim in evaluated]
-    ours = [_or_reason(_ours, claim, material, view) for claim in evaluated]
+    agents = context.config.agents
+    view = None if agents is None else AgentView(context, agents)
+    evaluated = [claim for claim in claims if context.has(claim.study)]
+    published = [_or_reason(_published, claim, context, view) for claim in evaluated]
+    ours = [_or_reason(_ours, claim, context, view) for claim in evaluated]
     tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
     adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
     ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
@@ -161,12 +161,12 @@ def _finding(
     return Finding(word, (*numbers, *also), p)
 
 
-def _published(claim: Claim, material: Material, view: AgentView | None) -> Finding:
+def _published(claim: Claim, context: ReportContext, view: AgentView | None) -> Finding:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, material, is_ours=False)
+        return _of_accuracies(claim, context, is_ours=False)
     names = {run: _name(run) for run in claim.runs}
     if claim.study == "lever":
-        measured = {run: [_statistic(material, run, claim.metric, name) for name in claim.measure] for run in names}
+        measured = {run: [_statistic(context, run, claim.metric, name) for name in claim.measure] for run in names}
         return _finding(claim, list(map(Check, _gaps(claim, measured))), _measure_texts(claim, measured, names), ())
     assert view is not None
     quoted = "" if claim.metric == "val_reward" else claim.document
@@ -182,11 +182,11 @@ def _published(claim: Claim, material: Material, view: AgentView | None) -> Find
     return _finding(claim, checks, [*_measure_texts(claim, measured, names), *test], _settings_apart(claim, *texts), p)
 
 
-def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding | OverSeeds:
+def _ours(claim: Claim, context: ReportContext, view: AgentView | None) -> Finding | OverSeeds:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, material, is_ours=True)
+        return _of_accuracies(claim, context, is_ours=True)
     if claim.study == "lever":
-        seeds = [_measured(claim, curves) for curves in _long_curves(claim, material)]
+        seeds = [_measured(claim, curves) for curves in _long_curves(claim, context)]
         return OverSeeds(claim, seeds, {run: f"{run:g}" for run in claim.runs}, message("training"))
     assert view is not None
     arms = dict(view.pair)
@@ -204,14 +204,14 @@ def _ours(claim: Claim, material: Material, view: AgentView | None) -> Finding |
     return OverSeeds(claim, seeds, {run: arms[str(run)] for run in claim.runs}, where, differs)
 
 
-def _long_curves(claim: Claim, material: Material) -> list[dict[Run, Curve]]:
+def _long_curves(claim: Claim, context: ReportContext) -> list[dict[Run, Curve]]:
     """Return the curves of the longest selectors of every seed that all runs have."""
     by_seed: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
     for run in claim.runs:
-        for epoch, subjects in sorted(long_runs(material).get(float(run), {}).items()):
+        for epoch, subjects in sorted(long_runs(context).get(float(run), {}).items()):
             for subject in subjects:
                 of_seed = by_seed.setdefault(PolicyName.parse(subject).seed or 0, {})
-                of_seed.setdefault(run, {})[epoch] = material.evidence.get(subject, claim.metric)
+                of_seed.setdefault(run, {})[epoch] = context.evidence.get(subject, claim.metric)
     whole: list[dict[Run, Curve]] = [
         dict(curves)
         for curves in by_seed.values()
@@ -395,22 +395,22 @@ def _name(run: Run) -> Cell:
     return message(RUN_NAMES[run]) if isinstance(run, str) else f"{run:g}"
 
 
-def _statistic(material: Material, run: Run, metric: str, name: str) -> Estimate:
+def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Estimate:
     """Return a printed statistic of a training curve of the selector; no epoch in between is printed."""
     if name == "fall":
-        number = minus(_statistic(material, run, metric, "first"), _statistic(material, run, metric, "last"))
+        number = minus(_statistic(context, run, metric, "first"), _statistic(context, run, metric, "last"))
     else:
-        number = printed_statistic(material, float(run), metric, name)
+        number = printed_statistic(context, float(run), metric, name)
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
     return number
 
 
-def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Finding:
+def _of_accuracies(claim: Claim, context: ReportContext, *, is_ours: bool) -> Finding:
     """Return the verdict on the spans of what is claimed equal, else on the differences, with what else differs."""
     names = {run: _name(run) for run in claim.runs}
     if claim.kind == "equal":
-        rows = {run: [_accuracy(claim, material, run, int(k), is_ours) for k in claim.where] for run in claim.left}
+        rows = {run: [_accuracy(claim, context, run, int(k), is_ours) for k in claim.where] for run in claim.left}
         spans = [float(np.ptp([number.value for number in numbers])) for numbers in zip(*rows.values(), strict=True)]
         return _finding(claim, list(map(Check, spans)), _measure_texts(claim, rows, names), ())
     left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
@@ -418,38 +418,38 @@ def _of_accuracies(claim: Claim, material: Material, *, is_ours: bool) -> Findin
     checks: list[Check] = []
     texts: list[Cell] = []
     for run in claim.right:
-        difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, material, run, shots)
+        difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, context, run, shots)
         checks.append(check)
         parts = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
         texts.append(message("{where}: {value} ({left} minus {right}), {test}", **parts))
-    lineages = [_lineage(claim, material, run, is_ours=is_ours) for run in claim.runs]
+    lineages = [_lineage(claim, context, run, is_ours=is_ours) for run in claim.runs]
     fields = dict.fromkeys(name for lineage in lineages for name in lineage if name not in IDENTITY)
     differs = [code(name) for name in fields if len({lineage[name] for lineage in lineages if name in lineage}) > 1]
     return _finding(claim, checks, texts, differs)
 
 
-def _accuracy(claim: Claim, material: Material, run: Run, shots: int, is_ours: bool) -> Estimate:
+def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_ours: bool) -> Estimate:
     """Return an accuracy: of ours the mean over seeds of the main preset, or as a document of the claim prints it.
 
     Printed ones have one decimal: on OK-VQA that of a question is 0, 0.6 or 1.
     """
     if is_ours:
-        row, digits = material.accuracy(material.grpo(float(run), EPOCH), shots, material.document_samples), 2
+        row, digits = context.accuracy(context.grpo(float(run), EPOCH), shots, context.document_samples), 2
     else:
         files, place = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        row, digits = quoted(material.evidence, files, float(run), EPOCH, "accuracy", **place), 1
+        row, digits = quoted(context.evidence, files, float(run), EPOCH, "accuracy", **place), 1
     number = level(row, digits, interval=False)
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run))
     return number
 
 
-def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
+def _our_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference with its Holm p in the family of the document."""
-    pair = [material.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
-    place = {"samples": material.document_samples, "shots": shots}
+    pair = [context.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
+    place = {"samples": context.document_samples, "shots": shots}
     for left, right in (pair, pair[::-1]):
-        for row in material.evidence.where(left, "accuracy", against=right, **place):
+        for row in context.evidence.where(left, "accuracy", against=right, **place):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
             number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
             if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:
@@ -457,10 +457,10 @@ def _our_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tu
     raise NotTested("No comparison of {runs} was made.", runs=[_name(claim.left[0]), _name(run)])
 
 
-def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
+def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference of two accuracies with 1.96 binomial errors: nothing paired is published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
-    pair = [average([_accuracy(claim, material, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
+    pair = [average([_accuracy(claim, context, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
     difference = minus(pair[0], pair[1])
     assert difference is not None
     variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
@@ -469,24 +469,24 @@ def _printed_gap(claim: Claim, material: Material, run: Run, shots: int | str) -
     return difference, Check(difference.value, noise), message("noise {value}", value=cell)
 
 
-def _lineage(claim: Claim, material: Material, run: Run, *, is_ours: bool) -> Fields:
+def _lineage(claim: Claim, context: ReportContext, run: Run, *, is_ours: bool) -> Fields:
     """Return what is known of how a selector came to be."""
     if is_ours:
-        return material.lineages.get(material.grpo(float(run), EPOCH), {})
+        return context.lineages.get(context.grpo(float(run), EPOCH), {})
     keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
-    fields = next((material.lineages[key] for key in keys if key in material.lineages), {})
+    fields = next((context.lineages[key] for key in keys if key in context.lineages), {})
     return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the decisive claims, a summary, and the claims of each document."""
-    if not material.claims:
+    if not context.claims:
         return
-    decisive = [evaluated for evaluated in material.claims if evaluated.claim.decisive]
+    decisive = [evaluated for evaluated in context.claims if evaluated.claim.decisive]
     title = message("{n} decisive claims of the documents", n=len(decisive))
     yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
-    yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(material.claims)))
-    for document, group in groupby(material.claims, key=lambda evaluated: evaluated.claim.document):
+    yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(context.claims)))
+    for document, group in groupby(context.claims, key=lambda evaluated: evaluated.claim.document):
         claims, name = list(group), f"claims-{document}"
         title, macro_id = message("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
         yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)

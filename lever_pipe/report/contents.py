@@ -12,7 +12,7 @@ from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard
-from lever_pipe.report.material import Material
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.selector import answer, comparisons, copying, data, documents, emulation, patterns
 from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table
@@ -32,8 +32,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
 ENGLISH = frozenset(("comparisons", "sweeps", "emulation", "claims", "data"))
 """Pages that only engineers read: they have no other language."""
 
-SUMMARIES: Sequence[Callable[[Material], Iterable[Summary]]] = (answer.answers, agent_answer.answers)
-TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
+SUMMARIES: Sequence[Callable[[ReportContext], Iterable[Summary]]] = (answer.answers, agent_answer.answers)
+TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
     setting.tables,
     answer.tables,
     copying.tables,
@@ -45,13 +45,13 @@ TABLES: Sequence[Callable[[Material], Iterable[Table]]] = (
     sweeps.tables,
     claim_evaluation.tables,
 )
-SAYS: Mapping[str, Callable[[Material], Any]] = {
+SAYS: Mapping[str, Callable[[ReportContext], Any]] = {
     "run": setting.says,
-    "selector": lambda material: {"separated": answer.separated(material), "copying": copying.best_and_base(material)},
-    "limits": lambda material: {
-        "studies": [study.name for study in material.config.studies],
-        "is_world": material.is_world,
-        "scoring": data.scoring(material),
+    "selector": lambda context: {"separated": answer.separated(context), "copying": copying.best_and_base(context)},
+    "limits": lambda context: {
+        "studies": [study.name for study in context.config.studies],
+        "is_world": context.is_world,
+        "scoring": data.scoring(context),
     },
     "004": agent.says,
 }
@@ -68,31 +68,31 @@ class Contents:
     ledger: EvidenceLedger
 
 
-def contents_of(material: Material) -> Contents:
+def contents_of(context: ReportContext) -> Contents:
     """Return what the pages of a run say.
 
     Raises:
         RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
         DataError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
     """
-    ledger = EvidenceLedger(material.evidence)
-    summaries = tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(material))
+    ledger = EvidenceLedger(context.evidence)
+    summaries = tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(context))
     names = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}
-    for table in guard(list(_tables(material)), material.lineages, material.config.guard):
+    for table in guard(list(_tables(context)), context.lineages, context.config.guard):
         if table.section not in names:
             do = f"Use one of {', '.join(sorted(names))}."
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
-    facts = {section: make(material) or {} for section, make in SAYS.items()}
+    facts = {section: make(context) or {} for section, make in SAYS.items()}
     says = {name: ledger.note(fact, f"section/{name}", "says") for name, fact in facts.items() if any(fact.values())}
     return Contents(summaries, tables, says, ledger)
 
 
-def _tables(material: Material) -> Iterator[Table]:
+def _tables(context: ReportContext) -> Iterator[Table]:
     """Yield every table with a line."""
     ids: set[str] = set()
-    for table in (table for make in TABLES for table in make(material)):
+    for table in (table for make in TABLES for table in make(context)):
         if table.id in ids:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
         ids.add(table.id)

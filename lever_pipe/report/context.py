@@ -22,7 +22,7 @@ DOCUMENT_SAMPLES = 200
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportContext:
     """The finished run as the report sees it; a study that did not run has no rows."""
 
     evidence: Evidence

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lever_pipe.report.cells import Cell, code, level, part
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import EXCHANGED, Lineages, flat
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.answer import SIMILAR
 from lever_pipe.report.table import Row, Table, framed
 
@@ -17,11 +17,11 @@ AS_PUBLISHED = "published"
 """The preset whose values are those that the documents name."""
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the presets side by side: where they differ, and whole."""
-    configured = material.config.presets
-    presets = {arm.preset: configured[arm.preset] for arm in material.config.arms if arm.preset in configured}
-    if not material.has("lever") or not presets:
+    configured = context.config.presets
+    presets = {arm.preset: configured[arm.preset] for arm in context.config.arms if arm.preset in configured}
+    if not context.has("lever") or not presets:
         return
     settings = {name: dict(flat(preset.model_dump(mode="json"))) for name, preset in presets.items()}
     keys = list(dict.fromkeys(key for values in settings.values() for key in values))
@@ -31,7 +31,7 @@ def tables(material: Material) -> Iterator[Table]:
         for key in keys
     }
     lines = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
-    sizes = {row.subject.split("/")[0]: row for row in material.evidence.where(metric="n_parameters", study="lever")}
+    sizes = {row.subject.split("/")[0]: row for row in context.evidence.where(metric="n_parameters", study="lever")}
     counts = {code(name): level(sizes.get(f"preset~{name}"), 0, interval=False) for name in settings}
     if any(count is not None for count in counts.values()):
         lines.append({"Setting": "trained parameters", **counts})
@@ -39,37 +39,37 @@ def tables(material: Material) -> Iterator[Table]:
     yield Table("presets-all", "data", "Every setting of every preset", framed(rows.values()))
 
 
-def says(material: Material) -> dict[str, Any]:
+def says(context: ReportContext) -> dict[str, Any]:
     """Return what ran where, on how much, and what the published preset does here."""
-    has_selector = material.has("lever")
+    has_selector = context.has("lever")
     return {
-        "studies": material.config.studies,
-        "size": _size(material) if has_selector else None,
-        "published": _published_preset(material) if has_selector else None,
+        "studies": context.config.studies,
+        "size": _size(context) if has_selector else None,
+        "published": _published_preset(context) if has_selector else None,
     }
 
 
-def _size(material: Material) -> dict[str, Any] | None:
+def _size(context: ReportContext) -> dict[str, Any] | None:
     """Return how many questions, seeds, betas and epochs the main preset has."""
-    arm = next((arm for arm in material.config.arms if arm.preset == material.main.preset), None)
-    row = material.accuracy(material.main.last_rce or "")
+    arm = next((arm for arm in context.config.arms if arm.preset == context.main.preset), None)
+    row = context.accuracy(context.main.last_rce or "")
     if arm is None or row is None:
         return None
     betas = [f"{beta:g}" for beta in arm.kl_betas]
     return {"n": part(row, "n", 0), "seeds": len(arm.seeds), "betas": betas, "epochs": arm.grpo_epochs}
 
 
-def _published_preset(material: Material) -> dict[str, Any] | None:
+def _published_preset(context: ReportContext) -> dict[str, Any] | None:
     """Return what the preset with the documents' own values does in this run, beside the main one."""
-    other = next((arm for arm in material.presets[1:] if arm.preset == AS_PUBLISHED), None)
+    other = next((arm for arm in context.presets[1:] if arm.preset == AS_PUBLISHED), None)
     if other is None or not other.rce:
         return None
-    first, last = (material.accuracy(other.rce[epoch]) for epoch in (min(other.rce), max(other.rce)))
-    similar = max(filter(None, map(material.accuracy, SIMILAR)), key=lambda row: row.value, default=None)
+    first, last = (context.accuracy(other.rce[epoch]) for epoch in (min(other.rce), max(other.rce)))
+    similar = max(filter(None, map(context.accuracy, SIMILAR)), key=lambda row: row.value, default=None)
     if first is None or last is None or similar is None:
         return None
     return {
-        "main": material.main.preset,
+        "main": context.main.preset,
         "preset": AS_PUBLISHED,
         "learns": last.value > max(similar.value, first.value),
         "first": _plain(first),

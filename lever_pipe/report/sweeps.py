@@ -10,8 +10,8 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import Cell, code, gap, holm, level, message, part
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.table import Row, Table, framed
 
 Rows = Mapping[tuple[str, str], EvidenceRow]
@@ -48,18 +48,18 @@ class SweepView(NamedTuple):
         return level(row, self.digits, scale=self.scale), gap(contrast, self.digits, scale=self.scale), holm(contrast)
 
 
-def views_of(material: Material) -> Iterator[SweepView]:
+def views_of(context: ReportContext) -> Iterator[SweepView]:
     """Yield every sweep that has results."""
-    agents, endpoints = view_of(material), list[tuple[Any, ...]]()
-    endpoints += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in material.config.sweeps]
+    agents, endpoints = view_of(context), list[tuple[Any, ...]]()
+    endpoints += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in context.config.sweeps]
     if agents is not None:
         primary = ("intention", agents.config.evaluation.primary.metric, agents.scale, agents.digits)
         endpoints += [(sweep, *primary) for sweep in agents.config.sweeps]
     for sweep, study, metric, scale, digits in endpoints:
-        cells, every = swept([sweep]), material.evidence.where(metric=metric, study=study)
+        cells, every = swept([sweep]), context.evidence.where(metric=metric, study=study)
         rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in cells]
         scores = {
-            (row.mode, _arm(side)): material.evidence.get(side, metric, study=study, **place)
+            (row.mode, _arm(side)): context.evidence.get(side, metric, study=study, **place)
             for row in rows
             for place in [{name: getattr(row, name) for name in PLACE}]
             for side in (row.against, row.subject)
@@ -71,9 +71,9 @@ def views_of(material: Material) -> Iterator[SweepView]:
             yield SweepView(sweep, KINDS[study], measured, scale, digits, scores, gaps)
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield a table a sweep."""
-    for view in views_of(material):
+    for view in views_of(context):
         keys, arm = [code(key) for key in view.sweep.over], code(view.sweep.arm)
         rows: list[Row] = []
         for cell in view.sweep.cells:
@@ -87,19 +87,19 @@ def tables(material: Material) -> Iterator[Table]:
             "highest": [_highest(view, mode) for mode in view.modes],
             "measured": view.measured,
             "tests": sum(holm(row) is not None for row in view.gaps.values()) // len(view.modes),
-            **_ended_early(material, view),
+            **_ended_early(context, view),
         }
         title = message("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
         place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
         yield Table(*place, title, framed(rows), says, "sweep")
 
 
-def _ended_early(material: Material, view: SweepView) -> dict[str, Any]:
+def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:
     """Return which agents of a sweep ended before the last step."""
-    agents = material.config.agents
+    agents = context.config.agents
     if view.study != "agent" or agents is None:
         return {"early": []}
-    ran, last = material.evidence.where(metric="executed_steps", at="run"), agents.grpo.steps
+    ran, last = context.evidence.where(metric="executed_steps", at="run"), agents.grpo.steps
     early = {_arm(row.subject) for row in ran if row.value < last}
     arms = [code(cell.arm) for cell in view.sweep.cells if cell.arm in early]
     return {"early": arms, "steps": last, "compared": agents.evaluation.primary.checkpoint}

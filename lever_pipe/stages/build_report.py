@@ -19,8 +19,8 @@ from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.claims import read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
-from lever_pipe.report.material import Material
 from lever_pipe.report.page import pages
 from lever_pipe.report.setting import doubts
 from lever_pipe.report.table import TABLE_FORMS
@@ -60,14 +60,14 @@ def build_report(
     `answers.txt`.
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
-    book, material = read_claims(claims), Material(Evidence(read_evidence(evidence)), config, lineages)
-    material = replace(material, claims=evaluate_claims(book, material))
-    contents = contents_of(material)
+    book, context = read_claims(claims), ReportContext(Evidence(read_evidence(evidence)), config, lineages)
+    context = replace(context, claims=evaluate_claims(book, context))
+    contents = contents_of(context)
     translators = {"en": Translator("en"), "zh": Translator("zh", read_translation(chinese))}
     translator = translators[config.language]
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
-    lead = _lead(config, material)
+    lead = _lead(config, context)
     for reader in translators.values():
         drawn = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
@@ -98,12 +98,12 @@ def _title(config: BuildReportConfig) -> Cell:
     return config.title if config.title else message(TITLES[names[0] if len(names) == 1 else "both"])
 
 
-def _lead(config: BuildReportConfig, material: Material) -> dict[str, Any]:
+def _lead(config: BuildReportConfig, context: ReportContext) -> dict[str, Any]:
     """Return what the line below the title says: what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"
     facts = {"world": world, "studies": config.studies, "data": [study.data for study in config.studies if study.data]}
-    return {**facts, **doubts(material.evidence, material.lineages)}
+    return {**facts, **doubts(context.evidence, context.lineages)}
 
 
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:

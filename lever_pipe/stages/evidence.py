@@ -12,9 +12,9 @@ from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator, read_translation
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
-from lever_pipe.report.material import Material
 
 
 def collect_evidence(
@@ -79,14 +79,14 @@ def plot_figures(
 
     Chinese figures are SVG alone: their characters come from the reader's fonts.
     """
-    material = Material(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
+    context = ReportContext(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
     translators = [Translator("en"), Translator("zh", read_translation(chinese))]
 
     def draw(folder: Path) -> None:
         for translator in translators:
             of_language = folder / translator.language
             of_language.mkdir()
-            names = draw_all(material, translator, of_language, with_png=translator.language == "en")
+            names = draw_all(context, translator, of_language, with_png=translator.language == "en")
         storage.write_json(folder / "sections.json", [[name, FIGURES[name].section] for name in names])
 
     write_folder(figures, draw)

@@ -13,7 +13,6 @@ import agent_runs
 import sentences
 from agent_runs import Study
 from claim_files import REFERENCE_INTENTION, book
-from lever_pipe.report.material import Material
 
 from lever_pipe.report import sources
 from lever_pipe.report.agent.answer import answers
@@ -22,6 +21,7 @@ from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.claim_evaluation import evaluate_claims
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.summaries import Summary
 from lever_pipe.report.table import Table, as_csv
@@ -36,20 +36,20 @@ Rows = list[dict[str, str]]
 class Tabulated:
     """What a study's tables are made of, the tables by id with every number noted, and its card."""
 
-    def __init__(self, material: Material) -> None:
-        self.material, self.ledger = material, EvidenceLedger(material.evidence)
+    def __init__(self, context: ReportContext) -> None:
+        self.context, self.ledger = context, EvidenceLedger(context.evidence)
 
     @cached_property
     def tables(self) -> dict[str, Table]:
-        return {table.id: table.noted(self.ledger) for table in tables(self.material)}
+        return {table.id: table.noted(self.ledger) for table in tables(self.context)}
 
     @cached_property
     def summary(self) -> Summary | None:
-        return next((summary.noted(self.ledger) for summary in answers(self.material)), None)
+        return next((summary.noted(self.ledger) for summary in answers(self.context)), None)
 
     @property
     def view(self) -> AgentView:
-        found = view_of(self.material)
+        found = view_of(self.context)
         assert found is not None
         return found
 
@@ -86,5 +86,5 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 
 def tabulate(rows: list[EvidenceRow], study: Study, *, is_evaluated: bool = False, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    found = Material(Evidence(rows), agent_runs.shown_config(study, **changes))
+    found = ReportContext(Evidence(rows), agent_runs.shown_config(study, **changes))
     return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if is_evaluated else found)

@@ -17,13 +17,13 @@ from pathlib import Path
 import agent_runs
 import pandas as pd
 from agent_runs import Study
-from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.claim_evaluation import evaluate_claims
 from lever_pipe.report.claims import Claim, EvaluatedClaim, Finding, read_claims
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.lineage import Lineages, read_lineage, read_published_lineage
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, TRAINING_COLUMNS
@@ -117,8 +117,8 @@ def evaluated(
     shown = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
     agents = agent_runs.shown_config(study).agents
     config = BuildReportConfig(title="", studies=tuple(shown), main_preset=PRESET, agents=agents)
-    material = Material(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
-    return {of.claim.id: of for of in evaluate_claims(book(), material)}
+    context = ReportContext(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
+    return {of.claim.id: of for of in evaluate_claims(book(), context)}
 
 
 def by_ours(files: Mapping[str, Path]) -> dict[str, Finding]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
-from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report import sources
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.emulation import EmulatedStudy
 from lever_pipe.stages.emulation import (
@@ -104,4 +104,4 @@ def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
     shown += [row._replace(shots=str(k)) for row in shown[:1] for k in changed.get("shots", (1, 2, 3, 4))]
     config = ReportedRun(studies=(), main_preset="world", emulate=emulate)
     rows = [*emulated, *shown, *published()]
-    return EmulatedStudy(Material(Evidence(rows), config), emulate)
+    return EmulatedStudy(ReportContext(Evidence(rows), config), emulate)

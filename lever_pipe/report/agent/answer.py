@@ -9,8 +9,8 @@ from typing import Any
 from lever_pipe.experiment.agent_config import AgentArm, Schedule
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cells import Message, code, message
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 
 MODES = ("sampled", "greedy")
@@ -27,17 +27,17 @@ LINKS = (("#agent-arms", message("All arms")), ("documents-agent.html", message(
 KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", message("sampled")), ("b", message("greedy")))
 
 
-def answers(material: Material) -> Iterator[Summary]:
+def answers(context: ReportContext) -> Iterator[Summary]:
     """Yield the summary, which says why it says no more; none where the configuration holds no agent."""
-    if material.config.agents is not None:
-        yield _summary(material)
+    if context.config.agents is not None:
+        yield _summary(context)
 
 
-def _summary(material: Material) -> Summary:
-    title, view = message("What does KL do to the agent?"), view_of(material)
+def _summary(context: ReportContext) -> Summary:
+    title, view = message("What does KL do to the agent?"), view_of(context)
     arms = [] if view is None else _with_kl(view)
     if view is None or not arms:
-        has_kl = len({arm.kl for arm in material.config.agents.arms}) > 1 if material.config.agents else False
+        has_kl = len({arm.kl for arm in context.config.agents.arms}) > 1 if context.config.agents else False
         return Summary("kl", title, {"lack": "run" if has_kl else "kl"}, (), None, (), KEYS)
     rows = tuple(_rows(view, arms))
     axis = message(

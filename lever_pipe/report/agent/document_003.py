@@ -72,7 +72,7 @@ def _configuration(view: AgentView) -> Iterator[Row]:
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
     grpo, run = view.config.grpo, run_of(arm.name, view.seeds[arm.name][0])
-    model = next(study.model for study in view.material.config.studies if study.name == "intention")
+    model = next(study.model for study in view.context.config.studies if study.name == "intention")
     parameters = level(view.find(run, "n_parameters", at="run"), 0)
     device = view.find(run, "device", at="run")
     evaluated = [step for mode in MODES for step in view.curve(f"arm~{arm.name}", mode)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
 from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, verdict
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.table import SOURCE, Row
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ class CurvePair:
 class AgentView:
     """What the tables of the agent look up."""
 
-    material: Material
+    context: ReportContext
     config: ShownAgents
 
     @property
     def evidence(self) -> Evidence:
         """Return the evidence."""
-        return self.material.evidence
+        return self.context.evidence
 
     @cached_property
     def seeds(self) -> dict[str, list[int]]:
@@ -157,7 +157,7 @@ class AgentView:
     @cached_property
     def evaluated_claims(self) -> dict[str, Finding]:
         """Return what ours say of every claim."""
-        return {evaluated.claim.id: evaluated.ours for evaluated in self.material.claims}
+        return {evaluated.claim.id: evaluated.ours for evaluated in self.context.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return that difference; without a tested one that over common seeds, which has no interval."""
@@ -232,11 +232,11 @@ BY_MODE = {"greedy": PAIR, "sampled": ("no KL, sampled", "KL bundle, sampled", "
 """The same of each decoding, where both stand in one row."""
 
 
-def view_of(material: Material) -> AgentView | None:
+def view_of(context: ReportContext) -> AgentView | None:
     """Return the agent's runs, or None where the configuration or the evidence holds none."""
-    if material.config.agents is None:
+    if context.config.agents is None:
         return None
-    view = AgentView(material, material.config.agents)
+    view = AgentView(context, context.config.agents)
     return view if view.seeds else None
 
 

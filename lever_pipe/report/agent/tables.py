@@ -9,16 +9,16 @@ from typing import Any
 from lever_pipe.report.agent import advice, arms, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import derived
-from lever_pipe.report.material import Material
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.table import Table
 
 LOST = {"failures": "simulator_failures", "timeouts": "environment_timeouts"}
 """Metrics that count lost episodes."""
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of documents 003 and 004, where the documents' two arms ran, and of all arms; none of none."""
-    view = view_of(material)
+    view = view_of(context)
     if view is None:
         return
     if set(view.pair.values()) <= set(view.seeds):
@@ -28,9 +28,9 @@ def tables(material: Material) -> Iterator[Table]:
     yield from arms.tables(view)
 
 
-def says(material: Material) -> dict[str, Any] | None:
+def says(context: ReportContext) -> dict[str, Any] | None:
     """Return how often simulator and environment failed in training, over all runs."""
-    view, counts = view_of(material), dict[str, Any]()
+    view, counts = view_of(context), dict[str, Any]()
     if view is None:
         return None
     for name, metric in LOST.items():

@@ -11,23 +11,23 @@ from matplotlib.figure import Figure
 
 from lever_pipe.report.agent.runs import AgentView
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.figures import agent, selector, style, sweeps
-from lever_pipe.report.material import Material
 
 
 class Drawing(NamedTuple):
     """A figure: the section it stands in, and what draws it, or returns None where its data do not exist."""
 
     section: str
-    draw: Callable[[Material, Translator], Figure | None]
+    draw: Callable[[ReportContext, Translator], Figure | None]
 
 
 def _of_agents(
     draw: Callable[[AgentView, Translator], Figure | None],
-) -> Callable[[Material, Translator], Figure | None]:
-    def drawn(material: Material, translator: Translator) -> Figure | None:
-        agents = material.config.agents
-        return None if agents is None else draw(AgentView(material, agents), translator)
+) -> Callable[[ReportContext, Translator], Figure | None]:
+    def drawn(context: ReportContext, translator: Translator) -> Figure | None:
+        agents = context.config.agents
+        return None if agents is None else draw(AgentView(context, agents), translator)
 
     return drawn
 
@@ -51,12 +51,12 @@ FIGURES: Mapping[str, Drawing] = {
 """By the stem of the files; `captions` of `sentences.html.j2` has what is told of each."""
 
 
-def draw_all(material: Material, translator: Translator, folder: Path, *, with_png: bool) -> list[str]:
+def draw_all(context: ReportContext, translator: Translator, folder: Path, *, with_png: bool) -> list[str]:
     """Write every figure that has data into a folder and return their names."""
     names = []
     with style.styled():
         for name, drawing in FIGURES.items():
-            figure = drawing.draw(material, translator)
+            figure = drawing.draw(context, translator)
             if figure is not None:
                 style.save(figure, folder, name, with_png=with_png)
                 names.append(name)

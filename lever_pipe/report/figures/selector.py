@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.figures import style
 from lever_pipe.report.labels import label
-from lever_pipe.report.material import Material
 from lever_pipe.report.selector.copying import measured
 from lever_pipe.report.selector.documents import long_runs
 
@@ -41,15 +41,15 @@ ASPECTS = {
 }
 
 
-def frontier(material: Material, translator: Translator) -> Figure | None:
+def frontier(context: ReportContext, translator: Translator) -> Figure | None:
     """Return accuracy against the KL divergence from the RCE base, and against KL_BETA on its own axis."""
-    modes = {"grpo": (material.main.last_grpo, OFFLINE), "on_policy": (material.main.drawn, ON_POLICY)}
+    modes = {"grpo": (context.main.last_grpo, OFFLINE), "on_policy": (context.main.drawn, ON_POLICY)}
     if not any(groups for groups, _ in modes.values()):
         return None
     figure, (left, right) = style.panels(1, 2, height=3.9)
     for kind, (groups, look) in modes.items():
-        rows = {beta: row for beta, group in groups.items() if (row := material.accuracy(group)) is not None}
-        kl = {beta: material.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
+        rows = {beta: row for beta, group in groups.items() if (row := context.accuracy(group)) is not None}
+        kl = {beta: context.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
         name = translator.message(WORDS[kind])
         style.with_bars(left, points, style.Look(look.color, look.marker, ""), name=name)
@@ -58,7 +58,7 @@ def frontier(material: Material, translator: Translator) -> Figure | None:
     left.set_xlim(left=0)
     right.set_xscale("symlog", linthresh=0.05, linscale=0.5)
     _beta_ticks(right, sorted({beta for groups, _ in modes.values() for beta in groups}))
-    base = material.accuracy(material.main.last_rce or "")
+    base = context.accuracy(context.main.last_rce or "")
     for axes in (left, right):
         if base is not None:
             axes.axhline(base.value, color=style.GREY, linewidth=1.0, label=translator.message("RCE"))
@@ -72,12 +72,12 @@ def frontier(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def primary(material: Material, translator: Translator) -> Figure | None:
+def primary(context: ReportContext, translator: Translator) -> Figure | None:
     """Return the primary comparisons: the last epochs against their RCE base, mean over shots."""
-    main = material.main
+    main = context.main
     groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
     base = main.last_rce
-    rows = [(group, material.compared(group, base)) for group in groups if base]
+    rows = [(group, context.compared(group, base)) for group in groups if base]
     marks = [(_label(translator, group), row, _look(group)) for group, row in rows if row is not None]
     if not marks:
         return None
@@ -88,15 +88,15 @@ def primary(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def training_curves(material: Material, translator: Translator) -> Figure | None:
+def training_curves(context: ReportContext, translator: Translator) -> Figure | None:
     """Return six training metrics of the long offline runs by epoch, a line a KL_BETA (document 000)."""
-    runs = {beta: epochs for beta, epochs in long_runs(material).items() if len(epochs) > 1}
+    runs = {beta: epochs for beta, epochs in long_runs(context).items() if len(epochs) > 1}
     if not runs:
         return None
     figure, axes = style.panels(2, 3, height=4.8)
     for panel, metric in zip(axes, METRICS, strict=True):
         for index, (beta, epochs) in enumerate(runs.items()):
-            rows = {e: material.evidence.find(material.grpo(beta, e), metric) for e in sorted(epochs)}
+            rows = {e: context.evidence.find(context.grpo(beta, e), metric) for e in sorted(epochs)}
             values = {epoch: row.value for epoch, row in rows.items() if row is not None}
             style.line(panel, values, style.look(index), name=_beta(translator, beta))
         style.label(panel, title=translator.message(METRIC_NAMES[metric]), x=translator.message("GRPO epoch"))
@@ -105,9 +105,9 @@ def training_curves(material: Material, translator: Translator) -> Figure | None
     return figure
 
 
-def learning(material: Material, translator: Translator) -> Figure | None:
+def learning(context: ReportContext, translator: Translator) -> Figure | None:
     """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
-    main = material.main
+    main = context.main
     kinds, base = {"grpo": main.grpo, "on_policy": main.on_policy}, main.drawn_base if main.base is None else main.base
     panels = [(kind, groups) for kind, groups in kinds.items() if groups]
     if not panels:
@@ -119,7 +119,7 @@ def learning(material: Material, translator: Translator) -> Figure | None:
         for index, beta in enumerate(betas):
             epochs = {e: name for (start, b, e), name in sorted(groups.items()) if (start, b) == (base, beta)}
             look, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
-            _paired(panel, material, epochs, look, _beta(translator, beta), aside)
+            _paired(panel, context, epochs, look, _beta(translator, beta), aside)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         style.label(panel, title=translator.message(WORDS[kind]), x=translator.message("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
@@ -128,18 +128,16 @@ def learning(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def selections(material: Material, translator: Translator) -> Figure | None:
+def selections(context: ReportContext, translator: Translator) -> Figure | None:
     """Return a heat map: the share of demonstrations at each rank that agree with their query, by policy."""
-    aspects = [
-        a for a in ("relation", "key", "fact", "object", "type") if material.evidence.where(metric=f"agrees.{a}")
-    ]
-    chosen = _standing_for_kinds(material) if aspects else []
-    groups = [group for group in chosen if material.evidence.where(group, f"agrees.{aspects[0]}")]
+    aspects = [a for a in ("relation", "key", "fact", "object", "type") if context.evidence.where(metric=f"agrees.{a}")]
+    chosen = _standing_for_kinds(context) if aspects else []
+    groups = [group for group in chosen if context.evidence.where(group, f"agrees.{aspects[0]}")]
     if not groups:
         return None
     figure, axes = style.panels(1, len(aspects), height=1.2 + 0.32 * len(groups))
     for index, (panel, aspect) in enumerate(zip(axes, aspects, strict=True)):
-        shares = [_shares(material, group, aspect) for group in groups]
+        shares = [_shares(context, group, aspect) for group in groups]
         style.heat(panel, shares, [[f"{share:.0f}" for share in row] for row in shares], (0, 100))
         ranks = range(max(map(len, shares)))
         panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
@@ -149,16 +147,16 @@ def selections(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def copies(material: Material, translator: Translator) -> Figure | None:
+def copies(context: ReportContext, translator: Translator) -> Figure | None:
     """Return two heat maps: what the LVLM and a vote earn, and which rank's answer is copied, by policy."""
-    groups = [group for group in _standing_for_kinds(material) if measured(material, group, "vote")]
+    groups = [group for group in _standing_for_kinds(context) if measured(context, group, "vote")]
     if not groups:
         return None
     earned = {"llm": "LVLM", "vote": "Vote", "llm.shown": "LVLM, shown", "llm.unshown": "LVLM, none"}
-    ranks = {f"copied.{rank}": str(rank) for rank in range(1, max(material.shots) + 1)}
+    ranks = {f"copied.{rank}": str(rank) for rank in range(1, max(context.shots) + 1)}
     figure, axes = style.panels(1, 2, height=1.6 + 0.32 * len(groups))
     for panel, columns, title in zip(axes, (earned, ranks), ("Accuracy (%)", "Copied from rank (%)"), strict=True):
-        cells = [[measured(material, group, measure) for measure in columns] for group in groups]
+        cells = [[measured(context, group, measure) for measure in columns] for group in groups]
         shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in cells]
         style.heat(panel, shares, [["" if math.isnan(s) else f"{s:.0f}" for s in row] for row in shares], (0, 100))
         panel.set_xticks(
@@ -172,16 +170,16 @@ def copies(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def by_epoch(material: Material, translator: Translator) -> Figure | None:
+def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
     """Return RCE losses and accuracy by epoch: what every GRPO run starts from."""
-    epochs = material.main.rce
-    rows = {epoch: material.accuracy(group) for epoch, group in epochs.items()}
+    epochs = context.main.rce
+    rows = {epoch: context.accuracy(group) for epoch, group in epochs.items()}
     accuracies = {float(epoch): row for epoch, row in rows.items() if row is not None}
     if not accuracies:
         return None
     figure, (left, right) = style.panels(1, 2, height=3.5)
     for index, metric in enumerate(("loss", "val_loss")):
-        losses = {epoch: material.evidence.find(group, metric) for epoch, group in epochs.items()}
+        losses = {epoch: context.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
         style.with_bars(left, points, style.look(index), name=translator.message(METRIC_NAMES[metric]))
     style.with_bars(right, accuracies, style.look(0), name="")
@@ -193,9 +191,9 @@ def by_epoch(material: Material, translator: Translator) -> Figure | None:
     return figure
 
 
-def _standing_for_kinds(material: Material) -> list[str]:
+def _standing_for_kinds(context: ReportContext) -> list[str]:
     """Return a baseline, a policy of each kind, and the oracle."""
-    main = material.main
+    main = context.main
     chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
     chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.drawn.values()), None)]
     return [group for group in dict.fromkeys(chosen) if group]
@@ -223,28 +221,30 @@ def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
     axes.minorticks_off()
 
 
-def _paired(axes: Axes, material: Material, epochs: dict[int, str], look: style.Look, name: str, offset: float) -> None:
-    gains = {0.0: [0.0]} | {epoch + offset: _gains(material, PolicyName.parse(run)) for epoch, run in epochs.items()}
+def _paired(
+    axes: Axes, context: ReportContext, epochs: dict[int, str], look: style.Look, name: str, offset: float
+) -> None:
+    gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
     points = {place: values for place, values in gains.items() if values}
     style.line(axes, {place: math.fsum(values) / len(values) for place, values in points.items()}, look, name=name)
     for place, values in points.items():
         axes.plot([place] * len(values), values, look.marker, color=look.color, markersize=3.5, alpha=0.7)
 
 
-def _gains(material: Material, name: PolicyName) -> list[float]:
+def _gains(context: ReportContext, name: PolicyName) -> list[float]:
     """Return by seed how far a group's runs lie above their RCE base, mean over shots, in points."""
-    seeds = sorted({seed for arm in material.config.arms if arm.preset == name.preset for seed in arm.seeds})
+    seeds = sorted({seed for arm in context.config.arms if arm.preset == name.preset for seed in arm.seeds})
     runs = [replace(name, seed=seed) for seed in seeds]
-    sides = ((_mean_over_shots(material, run), _mean_over_shots(material, run.start)) for run in runs)
+    sides = ((_mean_over_shots(context, run), _mean_over_shots(context, run.start)) for run in runs)
     return [level - base for level, base in sides if level is not None and base is not None]
 
 
-def _mean_over_shots(material: Material, policy: PolicyName) -> float | None:
-    rows = [material.accuracy(str(policy), k) for k in material.shots]
+def _mean_over_shots(context: ReportContext, policy: PolicyName) -> float | None:
+    rows = [context.accuracy(str(policy), k) for k in context.shots]
     values = [row.value for row in rows if row is not None]
     return math.fsum(values) / len(values) if len(values) == len(rows) else None
 
 
-def _shares(material: Material, group: str, aspect: str) -> list[float]:
-    rows = material.evidence.where(group, f"agrees.{aspect}")
+def _shares(context: ReportContext, group: str, aspect: str) -> list[float]:
+    rows = context.evidence.where(group, f"agrees.{aspect}")
     return [100 * row.value for row in sorted(rows, key=lambda row: int(row.at.split()[1]))]

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.figures import style
 from lever_pipe.report.format import number_text
-from lever_pipe.report.material import Material
 from lever_pipe.report.sweeps import SweepView, text_of, views_of
 
 AXES = {
@@ -25,9 +25,9 @@ AXES = {
 }
 
 
-def cells(study: str, material: Material, translator: Translator) -> Figure | None:
+def cells(study: str, context: ReportContext, translator: Translator) -> Figure | None:
     """Return the primary endpoint of the cells of every sweep of a study, a row a sweep, a panel a decoding."""
-    views = [view for view in views_of(material) if view.study == study]
+    views = [view for view in views_of(context) if view.study == study]
     if not views:
         return None
     modes = views[0].modes

@@ -23,10 +23,10 @@ from lever_pipe.report.cells import (
     message,
     part,
 )
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
-from lever_pipe.report.material import Material
 from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
 from lever_pipe.report.table import BEHIND, Row, Table, framed
 
@@ -77,9 +77,9 @@ class Mode:
         return "b" if self.name == "on_policy" else "a"
 
 
-def modes_of(material: Material) -> list[Mode]:
+def modes_of(context: ReportContext) -> list[Mode]:
     """Return the modes of GRPO that the main preset ran, offline first."""
-    main, modes = material.main, []
+    main, modes = context.main, []
     offline = ("grpo", main.last_grpo, main.base, main.last)
     for name, groups, base, epoch in (offline, ("on_policy", main.drawn, main.drawn_base, main.last_on_policy)):
         if groups and base is not None and epoch is not None:
@@ -90,25 +90,25 @@ def modes_of(material: Material) -> list[Mode]:
     return modes
 
 
-def answers(material: Material) -> Iterator[Summary]:
+def answers(context: ReportContext) -> Iterator[Summary]:
     """Yield both summaries; none without the study."""
-    if material.has("lever"):
-        modes = modes_of(material)
-        yield which_beta(material, modes)
-        yield does_grpo_help(material, modes)
+    if context.has("lever"):
+        modes = modes_of(context)
+        yield which_beta(context, modes)
+        yield does_grpo_help(context, modes)
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the ladder: each policy's accuracy and its difference to the RCE base."""
-    if not material.has("lever") or not material.samples:
+    if not context.has("lever") or not context.samples:
         return
-    main, modes = material.main, modes_of(material)
+    main, modes = context.main, modes_of(context)
     base = (modes[-1].base if modes else "") or main.last_rce or ""
-    groups = reading_order([name for name in material.baselines if name != ORACLE])
+    groups = reading_order([name for name in context.baselines if name != ORACLE])
     groups += [main.last_rce or "", *(name for mode in modes for name in (mode.over, *mode.groups.values()))]
     rows: list[Row] = []
     for group in (*groups, *main.beside, ORACLE):
-        row, difference = material.accuracy(group), material.primary(group, base)
+        row, difference = context.accuracy(group), context.primary(group, base)
         if row is not None or difference is not None:
             rows.append(
                 {
@@ -121,17 +121,17 @@ def tables(material: Material) -> Iterator[Table]:
                 }
             )
         if group == base:
-            rows += _of_fewer_seeds(material, base, (*groups, *main.beside))
-    title = message("Every policy at the primary endpoint, {n} questions", n=max(material.samples))
+            rows += _of_fewer_seeds(context, base, (*groups, *main.beside))
+    title = message("Every policy at the primary endpoint, {n} questions", n=max(context.samples))
     yield Table("ladder", "selector", title, framed(rows))
 
 
-def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Iterator[Row]:
+def _of_fewer_seeds(context: ReportContext, base: str, groups: Iterable[str]) -> Iterator[Row]:
     """Yield the base's level over the seeds of those that have fewer: what their differences are taken from."""
-    whole = material.accuracy(base)
+    whole = context.accuracy(base)
     levels: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
     for group in groups:
-        row, difference = material.accuracy(group), material.primary(group, base)
+        row, difference = context.accuracy(group), context.primary(group, base)
         if whole is not None and row is not None and difference is not None and 0 < difference.runs < whole.runs:
             entry = levels.setdefault(round(row.value - difference.value, 6), ([], row, difference))
             entry[0].append(label(group, with_epoch=False))
@@ -141,11 +141,11 @@ def _of_fewer_seeds(material: Material, base: str, groups: Iterable[str]) -> Ite
         yield {"Policy": policy, "Accuracy (%)": level_of, "Runs": part(difference, "runs", 0)}
 
 
-def separated(material: Material) -> list[dict[str, Any]]:
+def separated(context: ReportContext) -> list[dict[str, Any]]:
     """Return of each mode how many settings are separated from RCE, and from where to where they reach."""
     gains = []
-    for mode in modes_of(material) if material.has("lever") else ():
-        if rows := _tested(material, mode):
+    for mode in modes_of(context) if context.has("lever") else ():
+        if rows := _tested(context, mode):
             low, high = (pick(rows, key=lambda row: row.value) for pick in (min, max))
             ends = {"low": gap(low), "high": gap(high)}
             gains.append({"mode": mode.name, **_apart(rows), **{name: end and end.plain for name, end in ends.items()}})
@@ -163,9 +163,9 @@ def _apart(rows: Collection[EvidenceRow]) -> dict[str, Any]:
     return {"apart": derived(n, 0, rows, "comparisons with Holm p below 0.05"), "tested": len(rows)}
 
 
-def which_beta(material: Material, modes: Sequence[Mode]) -> Summary:
+def which_beta(context: ReportContext, modes: Sequence[Mode]) -> Summary:
     """Return the summary on KL_BETA: each beta against the smallest, in every mode with two betas or more."""
-    compared = [(mode, rows) for mode in modes if (rows := _against_smallest(material, mode))]
+    compared = [(mode, rows) for mode in modes if (rows := _against_smallest(context, mode))]
     smallest = min(compared[0][0].groups) if compared else 0.0
     plotted = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
     return Summary(
@@ -173,7 +173,7 @@ def which_beta(material: Material, modes: Sequence[Mode]) -> Summary:
         title=message("Which KL_BETA?"),
         says={
             "betas": [f"{beta:g}" for beta in sorted({beta for mode in modes for beta in mode.groups})],
-            "modes": [_spread(material, *pair) for pair in compared],
+            "modes": [_spread(context, *pair) for pair in compared],
             "basis": _basis(next(iter(rows.values())) for _, rows in compared),
         },
         rows=tuple(_beta_rows(plotted)),
@@ -183,43 +183,43 @@ def which_beta(material: Material, modes: Sequence[Mode]) -> Summary:
     )
 
 
-def does_grpo_help(material: Material, modes: Sequence[Mode]) -> Summary:
+def does_grpo_help(context: ReportContext, modes: Sequence[Mode]) -> Summary:
     """Return the summary on GRPO: every mode against its RCE base, separated ones first, and all policies."""
-    gains = [(mode, row) for mode in modes if (row := _gain(material, mode)) is not None]
+    gains = [(mode, row) for mode in modes if (row := _gain(context, mode)) is not None]
     gains.sort(key=lambda pair: not is_separated(pair[1]))
-    base = material.main.last_rce
+    base = context.main.last_rce
     return Summary(
         id="grpo",
         title=message("Does GRPO help?"),
         says={
             "has_run": bool(modes),
-            "modes": [_gained(material, mode, row) for mode, row in gains],
-            "learned": gap(material.compared(base, RANDOM), 1) if base else None,
+            "modes": [_gained(context, mode, row) for mode, row in gains],
+            "learned": gap(context.compared(base, RANDOM), 1) if base else None,
             "basis": _basis(row for _, row in gains),
-            **_recipes(material, modes),
+            **_recipes(context, modes),
         },
-        rows=tuple(_ladder(material, modes)),
+        rows=tuple(_ladder(context, modes)),
         axis=message("VQA accuracy in %, mean over shots, 95 %"),
         links=(("#selector", message("KL against accuracy")), RUN),
     )
 
 
-def _tested(material: Material, mode: Mode) -> list[EvidenceRow]:
+def _tested(context: ReportContext, mode: Mode) -> list[EvidenceRow]:
     """Return the differences of a mode's betas to its RCE base."""
-    rows = (material.primary(name, mode.base) for name in mode.groups.values())
+    rows = (context.primary(name, mode.base) for name in mode.groups.values())
     return [row for row in rows if row is not None]
 
 
-def _against_smallest(material: Material, mode: Mode) -> dict[float, EvidenceRow]:
+def _against_smallest(context: ReportContext, mode: Mode) -> dict[float, EvidenceRow]:
     """Return by beta its difference to the smallest one."""
     smallest = min(mode.groups)
-    rows = ((beta, material.primary(name, mode.groups[smallest])) for beta, name in mode.groups.items())
+    rows = ((beta, context.primary(name, mode.groups[smallest])) for beta, name in mode.groups.items())
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
-def _spread(material: Material, mode: Mode, rows: dict[float, EvidenceRow]) -> dict[str, Any]:
+def _spread(context: ReportContext, mode: Mode, rows: dict[float, EvidenceRow]) -> dict[str, Any]:
     """Return the range of a mode's levels, and the beta that is farthest from the smallest, separated ones first."""
-    levels = {beta: material.accuracy(name) for beta, name in mode.groups.items()}
+    levels = {beta: context.accuracy(name) for beta, name in mode.groups.items()}
     present = {beta: row for beta, row in levels.items() if row is not None}
     values = [row.value for row in present.values()]
     apart = [beta for beta, row in rows.items() if is_separated(row)]
@@ -243,39 +243,39 @@ def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Ite
         yield SummaryRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
 
 
-def _gain(material: Material, mode: Mode) -> EvidenceRow | None:
+def _gain(context: ReportContext, mode: Mode) -> EvidenceRow | None:
     """Return a mode's difference to its RCE base: over all betas, else at the documents' reference, else any."""
-    rows = (material.primary(name, mode.base) for name in mode.candidates)
+    rows = (context.primary(name, mode.base) for name in mode.candidates)
     return next((row for row in rows if row is not None), None)
 
 
-def _gained(material: Material, mode: Mode, row: EvidenceRow) -> dict[str, Any]:
+def _gained(context: ReportContext, mode: Mode, row: EvidenceRow) -> dict[str, Any]:
     sign = "open" if not is_separated(row) else "up" if row.value > 0 else "down"
     beta = None if row.subject == mode.over else f"{PolicyName.parse(row.subject).beta or 0.0:g}"
-    return {"mode": mode.name, "sign": sign, "gap": gap(row, 1), "beta": beta, **_apart(_tested(material, mode))}
+    return {"mode": mode.name, "sign": sign, "gap": gap(row, 1), "beta": beta, **_apart(_tested(context, mode))}
 
 
-def _ladder(material: Material, modes: Sequence[Mode]) -> Iterator[SummaryRow]:
+def _ladder(context: ReportContext, modes: Sequence[Mode]) -> Iterator[SummaryRow]:
     def levels(*groups: str) -> list[Estimate]:
-        return [number for group in groups if (number := level(material.accuracy(group), 1)) is not None]
+        return [number for group in groups if (number := level(context.accuracy(group), 1)) is not None]
 
     similar = sorted(levels(*SIMILAR), key=lambda number: number.value, reverse=True)
     yield from _marked("muted", "random", levels(RANDOM))
     yield from _marked("muted", "similar", similar)
-    yield from _marked("muted", "rce", levels(material.main.last_rce or ""))
+    yield from _marked("muted", "rce", levels(context.main.last_rce or ""))
     for mode in modes:
-        yield from _of_mode(material, mode)
+        yield from _of_mode(context, mode)
     yield from _marked("muted", "oracle", levels(ORACLE))
 
 
-def _of_mode(material: Material, mode: Mode) -> Iterator[SummaryRow]:
+def _of_mode(context: ReportContext, mode: Mode) -> Iterator[SummaryRow]:
     """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
-    row, name = _gain(material, mode), message(POLICIES[mode.name])
+    row, name = _gain(context, mode), message(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.candidates[1]
     if subject == mode.over:
-        number = average([level(material.accuracy(group), 1) for group in mode.groups.values()])
+        number = average([level(context.accuracy(group), 1) for group in mode.groups.values()])
     else:
-        number = level(material.accuracy(subject), 1)
+        number = level(context.accuracy(subject), 1)
         name = message("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
     yield from [SummaryRow(name, ((mode.kind, number),))] if number is not None else []
 
@@ -302,9 +302,9 @@ def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
     return basis
 
 
-def _recipes(material: Material, modes: Sequence[Mode]) -> dict[str, Any]:
+def _recipes(context: ReportContext, modes: Sequence[Mode]) -> dict[str, Any]:
     """Return learning rates and rewards, offline and on-policy, where both modes ran and they differ."""
-    preset = material.config.presets.get(material.main.preset)
+    preset = context.config.presets.get(context.main.preset)
     if preset is None or len(modes) < 2:
         return {"rates": None, "rewards": None}
     rates = f"{preset.on_policy.learning_rate:g}", f"{preset.grpo.learning_rate:g}"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from lever_pipe.report.cells import code, gap, holm, level, message, part
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label
-from lever_pipe.report.material import Material
 from lever_pipe.report.table import BEHIND, Row, Table, framed
 
 FIRST = (
@@ -33,22 +33,22 @@ FAMILIES = {
 }
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of the section `comparisons`."""
-    samples = max(material.samples, default=0)
+    samples = max(context.samples, default=0)
     title = message("On-policy and offline GRPO at {samples} samples, mean over shots", samples=samples)
-    yield Table("modes", "comparisons", title, framed(_on_policy(material)), factor="policy kl_beta base seed")
-    yield from _comparisons(material)
+    yield Table("modes", "comparisons", title, framed(_on_policy(context)), factor="policy kl_beta base seed")
+    yield from _comparisons(context)
     title = message("Other presets at {samples} samples", samples=samples)
-    yield Table("preset-accuracies", "comparisons", title, framed(_other_presets(material)), factor="policy preset")
+    yield Table("preset-accuracies", "comparisons", title, framed(_other_presets(context)), factor="policy preset")
 
 
-def _on_policy(material: Material) -> Iterator[Row]:
+def _on_policy(context: ReportContext) -> Iterator[Row]:
     """Yield RCE, both modes of GRPO and the extra objectives beside them: accuracy, gain, divergence and cost."""
-    main, find = material.main, material.evidence.find
+    main, find = context.main, context.evidence.find
     groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
     for group in filter(None, groups):
-        row, against = material.accuracy(group), material.compared(group, main.last_rce or "")
+        row, against = context.accuracy(group), context.compared(group, main.last_rce or "")
         yield {
             "Policy": label(group, with_epoch=False),
             "Runs": part(row, "runs", 0),
@@ -64,36 +64,36 @@ def _on_policy(material: Material) -> Iterator[Row]:
         }
 
 
-def _comparisons(material: Material) -> Iterator[Table]:
+def _comparisons(context: ReportContext) -> Iterator[Table]:
     """Yield every comparison of every preset: a row a pair, its differences by shots, and the test of their mean."""
     families: dict[str, list[EvidenceRow]] = {}
-    for row in material.evidence.where(metric="accuracy", study="lever"):
+    for row in context.evidence.where(metric="accuracy", study="lever"):
         if row.against and row.family and not row.family.startswith(SWEEP):
             name = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS).removesuffix(TOGETHER)
             families.setdefault(name, []).append(row)
     names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
-        rows = [row for name in chosen for row in _of_family(material, name, families[name])]
+        rows = [row for name in chosen for row in _of_family(context, name, families[name])]
         title = "Primary comparisons" if role == "primary" else "Secondary comparisons"
         yield Table(f"comparisons-{role}", "comparisons", title, framed(rows))
 
 
-def _other_presets(material: Material) -> Iterator[Row]:
+def _other_presets(context: ReportContext) -> Iterator[Row]:
     """Yield accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
-    for arm in material.presets[1:]:
+    for arm in context.presets[1:]:
         for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
             base = arm.rce.get(arm.base or 0)
             yield {
                 "Preset": code(arm.preset),
                 "Policy": label(group),
-                **{message("Shot {shots}", shots=k): level(material.accuracy(group, k)) for k in material.shots},
-                "Mean": level(material.accuracy(group)),
-                "Gain over RCE": gap(material.compared(group, base)) if base else None,
+                **{message("Shot {shots}", shots=k): level(context.accuracy(group, k)) for k in context.shots},
+                "Mean": level(context.accuracy(group)),
+                "Gain over RCE": gap(context.compared(group, base)) if base else None,
                 BEHIND: (group,),
             }
 
 
-def _of_family(material: Material, name: str, rows: Sequence[EvidenceRow]) -> Iterator[Row]:
+def _of_family(context: ReportContext, name: str, rows: Sequence[EvidenceRow]) -> Iterator[Row]:
     pairs: dict[tuple[str, str], dict[str, EvidenceRow]] = {}
     for row in rows:
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
@@ -109,7 +109,7 @@ def _of_family(material: Material, name: str, rows: Sequence[EvidenceRow]) -> It
             "Comparison": family,
             "Policy": label(left, with_epoch=False),
             "Against": label(right, with_epoch=False),
-            **{message("Shot {shots}", shots=k): gap(by_shots.get(str(k)), 1) for k in material.shots},
+            **{message("Shot {shots}", shots=k): gap(by_shots.get(str(k)), 1) for k in context.shots},
             "Mean": gap(mean),
             "Holm p": holm(mean),
             "Detectable": part(mean, "detectable"),

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from lever_pipe.report.cells import level, message
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
-from lever_pipe.report.material import Material
 from lever_pipe.report.table import BEHIND, Table, framed
 
 MEASURES = {
@@ -28,15 +28,15 @@ CONTROLS = {
 """Columns of the table and their heads; the controls are of one run or draw of some groups."""
 
 
-def measured(material: Material, group: str, measure: str) -> EvidenceRow | None:
+def measured(context: ReportContext, group: str, measure: str) -> EvidenceRow | None:
     """Return what the answers of a group owe to its demonstrations, at the largest shot count."""
-    return material.evidence.find(group, f"copying.{measure}", shots=max(material.shots, default=0))
+    return context.evidence.find(group, f"copying.{measure}", shots=max(context.shots, default=0))
 
 
-def groups_of(material: Material) -> list[str]:
+def groups_of(context: ReportContext) -> list[str]:
     """Return the groups that show demonstrations in reading order: baselines, RCE, GRPO, the oracle."""
-    main = material.main
-    baselines_in_order = reading_order([name for name in material.baselines if name != ORACLE])
+    main = context.main
+    baselines_in_order = reading_order([name for name in context.baselines if name != ORACLE])
     candidates = [
         *baselines_in_order,
         main.last_rce,
@@ -45,42 +45,40 @@ def groups_of(material: Material) -> list[str]:
         *main.beside,
         ORACLE,
     ]
-    return [group for group in candidates if group and measured(material, group, "vote") is not None]
+    return [group for group in candidates if group and measured(context, group, "vote") is not None]
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the table of copied answers."""
-    groups = groups_of(material) if material.has("lever") and material.samples else []
-    are_controlled = any(measured(material, group, measure) for group in groups for measure in CONTROLS)
+    groups = groups_of(context) if context.has("lever") and context.samples else []
+    are_controlled = any(measured(context, group, measure) for group in groups for measure in CONTROLS)
     columns = MEASURES | (CONTROLS if are_controlled else {})
     rows = [
         {
             "Policy": label(group, with_epoch=False),
-            **{head: level(measured(material, group, measure), 1, scale=100) for measure, head in columns.items()},
+            **{head: level(measured(context, group, measure), 1, scale=100) for measure, head in columns.items()},
             BEHIND: (group,),
         }
         for group in groups
     ]
-    title = message(
-        "Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(material.shots, default=0)
-    )
+    title = message("Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(context.shots, default=0))
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 
-def best_and_base(material: Material) -> dict[str, Any] | None:
+def best_and_base(context: ReportContext) -> dict[str, Any] | None:
     """Return what the best trained policy owes to the answers that it shows, beside its base; None without either.
 
     Its controls (`blank`, `moved`, `reversed`) are None where they are not measured.
     """
-    groups = [group for group in groups_of(material) if not group.startswith("baseline/")] if material.samples else []
-    base = material.main.last_rce if groups else None
-    best = max(groups, key=lambda group: getattr(measured(material, group, "llm"), "value", -1.0), default=None)
+    groups = [group for group in groups_of(context) if not group.startswith("baseline/")] if context.samples else []
+    base = context.main.last_rce if groups else None
+    best = max(groups, key=lambda group: getattr(measured(context, group, "llm"), "value", -1.0), default=None)
     if best is None or base is None or best == base:
         return None
-    numbers = {name.replace(".", "_"): level(measured(material, best, name), 1, scale=100) for name in MEASURES}
-    numbers["before"] = level(measured(material, base, "llm.unshown"), 1, scale=100)
+    numbers = {name.replace(".", "_"): level(measured(context, best, name), 1, scale=100) for name in MEASURES}
+    numbers["before"] = level(measured(context, base, "llm.unshown"), 1, scale=100)
     labels = {"policy": label(best, with_epoch=False), "base": label(base, with_epoch=False)}
     if None in numbers.values():
         return None
-    controls = {name.removeprefix("llm."): level(measured(material, best, name), 1, scale=100) for name in CONTROLS}
-    return {**numbers, **controls, **labels, "n": len(groups), "shots": max(material.shots)}
+    controls = {name.removeprefix("llm."): level(measured(context, best, name), 1, scale=100) for name in CONTROLS}
+    return {**numbers, **controls, **labels, "n": len(groups), "shots": max(context.shots)}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from lever_pipe.report.cells import Cell, Estimate, code, level, message
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.material import Material
 from lever_pipe.report.table import Row, Table, framed
 
 RL_FILE = "rl_data_k64_v3.json"
@@ -55,40 +55,40 @@ SCORING = "scoring"
 TITLES = {"rl_data": "RL data", "examples": "Questions and images", "pools": "What the pools hold"}
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of the data."""
     for subject, title in TITLES.items():
-        rows = framed(_of_rl_data(material) if subject == "rl_data" else _facts(material, subject))
+        rows = framed(_of_rl_data(context) if subject == "rl_data" else _facts(context, subject))
         yield Table(subject.replace("_", "-"), "data", title, rows)
 
 
-def scoring(material: Material) -> dict[str, Any] | None:
+def scoring(context: ReportContext) -> dict[str, Any] | None:
     """Return the rules by which answers are scored, and how many the cut empties; None without the study."""
-    rows = {row.metric: row for row in material.evidence.where(SCORING)}
+    rows = {row.metric: row for row in context.evidence.where(SCORING)}
     if not rows:
         return None
     rules = {name: rows[name].printed for name in ("answers", "normalise_references")}
     return rules | {name: level(rows[name], 0) for name in ("prompts", "emptied")}
 
 
-def _of_rl_data(material: Material) -> Iterator[Row]:
-    for metric, row, is_named in _rows(material, "rl_data"):
+def _of_rl_data(context: ReportContext) -> Iterator[Row]:
+    for metric, row, is_named in _rows(context, "rl_data"):
         name: Cell = FACTS["rl_data"][metric] if is_named else code(metric)
         if not is_named and metric.startswith(LEVEL):
             name = message("Trajectories of accuracy {level}", level=metric.removeprefix(LEVEL))
-        published = next(iter(material.rl_data(metric, RL_FILE)), None) if is_named else None
+        published = next(iter(context.rl_data(metric, RL_FILE)), None) if is_named else None
         yield {"Quantity": name, "ours": _plain(row), "published": _plain(published)}
 
 
-def _facts(material: Material, subject: str) -> Iterator[Row]:
+def _facts(context: ReportContext, subject: str) -> Iterator[Row]:
     """Yield a number a row; one without a name keeps its own."""
-    for metric, row, is_named in _rows(material, subject):
+    for metric, row, is_named in _rows(context, subject):
         yield {"Quantity": FACTS[subject][metric] if is_named else code(metric), "Value": _plain(row)}
 
 
-def _rows(material: Material, subject: str) -> Iterator[tuple[str, EvidenceRow, bool]]:
+def _rows(context: ReportContext, subject: str) -> Iterator[tuple[str, EvidenceRow, bool]]:
     """Yield metrics with their rows and whether they have a message, those in reading order."""
-    rows, labels = {row.metric: row for row in material.evidence.where(subject)}, FACTS[subject]
+    rows, labels = {row.metric: row for row in context.evidence.where(subject)}, FACTS[subject]
     yield from ((name, rows[name], True) for name in labels if name in rows)
     yield from ((name, row, False) for name, row in rows.items() if name not in labels)
 

@@ -21,9 +21,9 @@ from lever_pipe.report.cells import (
     minus,
     verdict,
 )
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.format import number_text
-from lever_pipe.report.material import Material
 from lever_pipe.report.reference import FILES, published_run, quoted
 from lever_pipe.report.table import Row, Table, beside, framed
 
@@ -35,9 +35,9 @@ STATED = {REFERENCE: "reference; best at shot 1 everywhere", 0.12: "slightly bel
 """What the document says of a KL_BETA."""
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables behind those of accuracies; none without two of the document's betas."""
-    view = DocumentView(material)
+    view = DocumentView(context)
     if len(view.betas) > 1 and view.epochs:
         yield _differences(view)
         yield _summary(view)
@@ -47,34 +47,34 @@ def tables(material: Material) -> Iterator[Table]:
 class DocumentView:
     """The run, or what was published, as the document looks at it: its betas and epochs, at its sample count."""
 
-    material: Material
+    context: ReportContext
     is_ours: bool = True
 
     @property
     def betas(self) -> list[float]:
         """Return the document's betas that the run has, the reference first and the others rising."""
-        trained = self.material.main.betas()
+        trained = self.context.main.betas()
         return sorted((beta for beta in BETAS if beta in trained), key=lambda beta: (beta != REFERENCE, beta))
 
     @property
     def epochs(self) -> list[int]:
         """Return the document's epochs that the run has."""
-        return [epoch for epoch in EPOCHS if epoch in self.material.main.epochs]
+        return [epoch for epoch in EPOCHS if epoch in self.context.main.epochs]
 
     def group(self, beta: float, epoch: int) -> str:
         """Return a policy of ours, or the published one."""
         if self.is_ours:
-            return self.material.grpo(beta, epoch)
+            return self.context.grpo(beta, epoch)
         return published_run(beta, epoch)
 
     def accuracy(self, beta: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return an accuracy, of ours with its interval; the published mean over shots is recomputed."""
         if self.is_ours:
-            return level(self.material.accuracy(self.group(beta, epoch), shots, self.material.document_samples), DIGITS)
+            return level(self.context.accuracy(self.group(beta, epoch), shots, self.context.document_samples), DIGITS)
         if shots == MEAN:
-            return average([self.accuracy(beta, epoch, k) for k in self.material.shots], DIGITS)
-        place = {"samples": self.material.document_samples, "shots": shots}
-        return level(quoted(self.material.evidence, FILES["002"], beta, epoch, "accuracy", **place), DIGITS)
+            return average([self.accuracy(beta, epoch, k) for k in self.context.shots], DIGITS)
+        place = {"samples": self.context.document_samples, "shots": shots}
+        return level(quoted(self.context.evidence, FILES["002"], beta, epoch, "accuracy", **place), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return a difference of accuracies, of ours with its interval."""
@@ -84,9 +84,9 @@ class DocumentView:
 
     def compared(self, left: float, right: float, epoch: int, shots: int | str) -> EvidenceRow | None:
         """Return our comparison of two betas in the family of the epoch."""
-        groups = (self.material.grpo(beta, epoch) for beta in (left, right))
-        return self.material.compared(
-            *groups, shots=shots, samples=self.material.document_samples, family=f"document-002/epoch~{epoch}"
+        groups = (self.context.grpo(beta, epoch) for beta in (left, right))
+        return self.context.compared(
+            *groups, shots=shots, samples=self.context.document_samples, family=f"document-002/epoch~{epoch}"
         )
 
     def assessed(self, compared: Mapping[Message, EvidenceRow | None]) -> Cell:
@@ -131,9 +131,9 @@ def _differences(view: DocumentView) -> Table:
         }
 
     rows: list[Row] = []
-    for epoch, shots in product(view.epochs, view.material.shots):
+    for epoch, shots in product(view.epochs, view.context.shots):
         rows += view.rows({"Epoch": epoch, "Shot": shots}, partial(cells, epoch=epoch, shots=shots), epoch)
-    title = message("Differences at {samples} samples", samples=view.material.document_samples)
+    title = message("Differences at {samples} samples", samples=view.context.document_samples)
     return Table("002-differences", "002", title, framed(rows), factor="kl_beta epoch")
 
 
@@ -155,14 +155,14 @@ def _summary(view: DocumentView) -> Table:
     rows: list[Row] = []
     for beta in sorted(view.betas, reverse=True):
         rows += view.rows({"KL_BETA": f"{beta:g}"}, partial(cells, beta=beta), first, beta)
-    title = message("KL_BETA compared, {samples} samples", samples=view.material.document_samples)
+    title = message("KL_BETA compared, {samples} samples", samples=view.context.document_samples)
     return Table("002-summary", "002", title, framed(rows), factor="kl_beta epoch")
 
 
 def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     """Return where the difference to the reference is largest, of the reference where its accuracy is highest."""
     by_shots: dict[int, Estimate] = {}
-    for shots in side.material.shots:
+    for shots in side.context.shots:
         of_reference = beta == REFERENCE
         cell = side.accuracy(beta, epoch, shots) if of_reference else side.gap(beta, REFERENCE, epoch, shots)
         if cell is not None:

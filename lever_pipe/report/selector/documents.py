@@ -25,10 +25,10 @@ from lever_pipe.report.cells import (
     minus,
     numbers_in,
 )
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import MEAN
 from lever_pipe.report.format import number_text
 from lever_pipe.report.inference.families import reference_of
-from lever_pipe.report.material import Material
 from lever_pipe.report.reference import (
     ACCURACY_012,
     ACCURACY_015,
@@ -86,30 +86,30 @@ FURTHER = {"kl": "Change", "val_loss": "Minimum"}
 """What the document prints of a metric beside its mean, first and last epoch."""
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of documents 000 to 002 and of the data, in reading order."""
-    if not material.has("lever"):
+    if not context.has("lever"):
         return
-    yield beside_ours(material)
+    yield beside_ours(context)
     for document in (_document_000, _document_001, _document_002):
-        yield from document(material)
-    yield from data.tables(material)
+        yield from document(context)
+    yield from data.tables(context)
 
 
-def _document_000(material: Material) -> Iterator[Table]:
-    runs = long_runs(material)
+def _document_000(context: ReportContext) -> Iterator[Table]:
+    runs = long_runs(context)
     betas = [beta for beta in CURVE_BETAS if beta in runs] or list(runs)
     if not betas:
         return
     policies = (
-        [material.grpo(beta, max(runs[beta])) for beta in betas],
+        [context.grpo(beta, max(runs[beta])) for beta in betas],
         [f"published/grpo_balanced/beta~{beta_text(b)}/epoch~{LAST_PUBLISHED_EPOCH}" for b in CURVE_BETAS],
     )
     heads = [message("KL_BETA={beta}", beta=beta) for beta in betas]
     rows: list[Row] = []
     for metric, (called, digits) in METRICS.items():
-        ours = [_statistics(_curve(material, metric, runs[beta]), digits) for beta in betas]
-        published = [_published_statistics(material, metric, beta) for beta in betas]
+        ours = [_statistics(_curve(context, metric, runs[beta]), digits) for beta in betas]
+        published = [_published_statistics(context, metric, beta) for beta in betas]
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
             places = 2 if name == "Change" else digits
             left, right = (_with_difference(heads, [s.get(name) for s in side], places) for side in (ours, published))
@@ -123,14 +123,14 @@ def _document_000(material: Material) -> Iterator[Table]:
     yield Table("000-curves", "000", title, framed(rows), says=says, factor="kl_beta statistic")
 
 
-def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
+def long_runs(context: ReportContext) -> dict[float, dict[int, list[str]]]:
     """Return the policies of the longest GRPO runs of the main preset, one a seed, by beta and epoch.
 
     Shorter runs of a beta, and betas without a long one, are left out: means over other spans do not compare.
     """
-    start = f"preset~{material.main.preset}/grpo/base~{material.main.base}/"
+    start = f"preset~{context.main.preset}/grpo/base~{context.main.base}/"
     runs: dict[tuple[float, int], dict[int, str]] = {}
-    for subject in material.evidence.subjects("kl", study="lever"):
+    for subject in context.evidence.subjects("kl", study="lever"):
         if subject.startswith(start) and "/seed~" in subject:
             name = PolicyName.parse(subject)
             runs.setdefault((name.beta or 0.0, name.seed or 0), {})[name.epoch or 0] = subject
@@ -143,11 +143,11 @@ def long_runs(material: Material) -> dict[float, dict[int, list[str]]]:
     return by_beta
 
 
-def _curve(material: Material, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Estimate]:
+def _curve(context: ReportContext, metric: str, run: Mapping[int, Sequence[str]]) -> dict[int, Estimate]:
     """Return a metric by epoch, mean over seeds."""
     curve: dict[int, Estimate] = {}
     for epoch, subjects in sorted(run.items()):
-        cells = [level(material.evidence.find(subject, metric), METRICS[metric][1]) for subject in subjects]
+        cells = [level(context.evidence.find(subject, metric), METRICS[metric][1]) for subject in subjects]
         value = average(cells) if len(cells) > 1 else cells[0]
         if value is not None:
             curve[epoch] = value
@@ -162,18 +162,18 @@ def _statistics(curve: Mapping[int, Estimate], digits: int) -> dict[str, Cell]:
     return _by_name(average(list(curve.values()), digits), first, last, curve[epoch], where)
 
 
-def printed_statistic(material: Material, beta: float, metric: str, name: str) -> Estimate | None:
+def printed_statistic(context: ReportContext, beta: float, metric: str, name: str) -> Estimate | None:
     """Return a statistic of a training curve as document 000 prints it; None of one that it does not print."""
     if name not in PRINTED:
         return None
     epoch, statistic = PRINTED[name]
     subject = f"published/grpo_balanced/beta~{beta_text(beta)}{epoch}"
-    row = material.evidence.find(subject, metric, at=statistic, quoted=CURVES)
+    row = context.evidence.find(subject, metric, at=statistic, quoted=CURVES)
     return level(row, 0 if name == "minimum_epoch" else METRICS[metric][1])
 
 
-def _published_statistics(material: Material, metric: str, beta: float) -> dict[str, Cell]:
-    cells = (printed_statistic(material, beta, metric, name) for name in PRINTED)
+def _published_statistics(context: ReportContext, metric: str, beta: float) -> dict[str, Cell]:
+    cells = (printed_statistic(context, beta, metric, name) for name in PRINTED)
     return _by_name(*(cell and replace(cell, printed="") for cell in cells))
 
 
@@ -199,17 +199,17 @@ def _with_difference(heads: Sequence[Message], cells: Sequence[Cell], digits: in
     return row
 
 
-def _document_001(material: Material) -> Iterator[Table]:
+def _document_001(context: ReportContext) -> Iterator[Table]:
     stated: Row = {"Base checkpoint": code("kl012/rce_epoch5.pt"), "RL data": code(K64), "Batch size (queries)": 1}
-    yield from _configuration(material, "001", {"Document": stated})
-    epochs = [epoch for epoch in EPOCHS if epoch in material.main.epochs]
-    yield from (_training(material, "001", BETAS_001, (epoch,)) for epoch in epochs)
-    yield from (_accuracies_001(material, epoch) for epoch in epochs)
+    yield from _configuration(context, "001", {"Document": stated})
+    epochs = [epoch for epoch in EPOCHS if epoch in context.main.epochs]
+    yield from (_training(context, "001", BETAS_001, (epoch,)) for epoch in epochs)
+    yield from (_accuracies_001(context, epoch) for epoch in epochs)
 
 
-def _document_002(material: Material) -> Iterator[Table]:
-    loss = level(material.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
-    facts = {metric: row for metric in ("queries", "positive_pct") for row in material.rl_data(metric, K64)}
+def _document_002(context: ReportContext) -> Iterator[Table]:
+    loss = level(context.evidence.find("published/rce/epoch~2", "val_loss", quoted=ACCURACY_015), 4)
+    facts = {metric: row for metric in ("queries", "positive_pct") for row in context.rl_data(metric, K64)}
     data_of = {name: level(row, 1) for name, row in facts.items()}
     old: Row = {"Base checkpoint": message("RCE epoch {epoch}", epoch=5), "RL data": code(OLD)}
     of_015: Row = {
@@ -225,81 +225,81 @@ def _document_002(material: Material) -> Iterator[Table]:
     }
     common = {"Reward mode": code("hard_plus_soft")}
     columns = {head: {**row, **common, "KL beta": dict(head.args)["beta"]} for head, row in columns.items()}
-    yield from _configuration(material, "002", columns)
-    yield _training(material, "002", document_002.BETAS, EPOCHS)
-    yield from (_accuracies_002(material, epoch) for epoch in EPOCHS if epoch in material.main.epochs)
-    yield from document_002.tables(material)
+    yield from _configuration(context, "002", columns)
+    yield _training(context, "002", document_002.BETAS, EPOCHS)
+    yield from (_accuracies_002(context, epoch) for epoch in EPOCHS if epoch in context.main.epochs)
+    yield from document_002.tables(context)
 
 
-def beside_ours(material: Material) -> Table:
+def beside_ours(context: ReportContext) -> Table:
     """Return the published accuracies of the first epoch beside ours, as the main page shows them."""
-    samples, files = material.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
+    samples, files = context.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
     rows: list[Row] = []
-    for beta, _ in _evaluated(material, BETAS_001, (1,)):
-        ours, published = _accuracies(material, files, beta, 1, samples)
-        mean = level(material.accuracy(material.grpo(beta, 1), samples=samples))
-        rows += _beside(material, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
+    for beta, _ in _evaluated(context, BETAS_001, (1,)):
+        ours, published = _accuracies(context, files, beta, 1, samples)
+        mean = level(context.accuracy(context.grpo(beta, 1), samples=samples))
+        rows += _beside(context, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
     title = message("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
-    says = _without(material, BETAS_001, ())
+    says = _without(context, BETAS_001, ())
     return Table("published-beside-ours", "selector", title, framed(rows), says, "without", "kl_beta")
 
 
-def _training(material: Material, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
+def _training(context: ReportContext, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
     """Return the training metrics of a document: of one epoch, or of several, each with rows of its own."""
     metrics, is_of_one = {metric: TRAINING_METRICS[metric] for metric in TRAINING[document]}, len(epochs) == 1
     rows: list[Row] = []
-    for beta, epoch in _evaluated(material, betas, epochs):
-        measured = {metric: material.evidence.find(material.grpo(beta, epoch), metric) for metric in metrics}
+    for beta, epoch in _evaluated(context, betas, epochs):
+        measured = {metric: context.evidence.find(context.grpo(beta, epoch), metric) for metric in metrics}
         ours: Row = {head: level(measured[metric], digits) for metric, (head, digits) in metrics.items()}
-        printed = {metric: quoted(material.evidence, FILES[document], beta, epoch, metric) for metric in metrics}
+        printed = {metric: quoted(context.evidence, FILES[document], beta, epoch, metric) for metric in metrics}
         published: Row = {head: level(printed[metric], digits) for metric, (head, digits) in metrics.items()}
-        rows += _beside(material, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
-    name, says = f"{document}-training", _without(material, betas, EPOCHS)
+        rows += _beside(context, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
+    name, says = f"{document}-training", _without(context, betas, EPOCHS)
     if not is_of_one:
         return Table(name, document, "Training metrics", framed(rows), says, "without", "kl_beta epoch")
     title = message("Training metrics, GRPO epoch {epoch}", epoch=epochs[0])
     return Table(f"{name}-epoch~{epochs[0]}", document, title, framed(_remarked(rows)), says, "without", "kl_beta")
 
 
-def _accuracies_001(material: Material, epoch: int) -> Table:
+def _accuracies_001(context: ReportContext, epoch: int) -> Table:
     """Return accuracies by shots with their mean, and the mean's difference to the reference KL_BETA."""
-    samples, files = material.document_samples, FILES["001"]
-    reference = reference_of(material.main.betas()) or 0.0
-    published_reference = _average(_accuracies(material, files, document_002.REFERENCE, epoch, samples)[1])
+    samples, files = context.document_samples, FILES["001"]
+    reference = reference_of(context.main.betas()) or 0.0
+    published_reference = _average(_accuracies(context, files, document_002.REFERENCE, epoch, samples)[1])
     rows: list[Row] = []
-    for beta, _ in _evaluated(material, BETAS_001, (epoch,)):
-        group, (ours, published) = material.grpo(beta, epoch), _accuracies(material, files, beta, epoch, samples)
+    for beta, _ in _evaluated(context, BETAS_001, (epoch,)):
+        group, (ours, published) = context.grpo(beta, epoch), _accuracies(context, files, beta, epoch, samples)
         place = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
-        row = material.evidence.find(group, "accuracy", against=material.grpo(reference, epoch), **place)
+        row = context.evidence.find(group, "accuracy", against=context.grpo(reference, epoch), **place)
         mean, less = _average(published), message("vs {reference}", reference=reference)
-        further = {"Average": level(material.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
+        further = {"Average": level(context.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)
-        rows += _beside(material, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
+        rows += _beside(context, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
     title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
-    says = _without(material, BETAS_001, EPOCHS)
+    says = _without(context, BETAS_001, EPOCHS)
     return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), says, "without", "kl_beta")
 
 
-def _accuracies_002(material: Material, epoch: int) -> Table:
+def _accuracies_002(context: ReportContext, epoch: int) -> Table:
     """Return accuracies by shots at every sample count."""
     betas = document_002.BETAS
     rows: list[Row] = []
-    for (beta, _), samples in product(_evaluated(material, betas, (epoch,)), material.samples):
-        sides = _accuracies(material, FILES["002"], beta, epoch, samples)
-        rows += _beside(material, beta, epoch, {"Samples": str(samples)}, *sides)
-    title, says = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(material, betas, EPOCHS)
+    for (beta, _), samples in product(_evaluated(context, betas, (epoch,)), context.samples):
+        sides = _accuracies(context, FILES["002"], beta, epoch, samples)
+        rows += _beside(context, beta, epoch, {"Samples": str(samples)}, *sides)
+    title, says = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(context, betas, EPOCHS)
     return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), says, "without", "kl_beta samples")
 
 
 def _accuracies(
-    material: Material, files: Sequence[str], beta: float, epoch: int, samples: int
+    context: ReportContext, files: Sequence[str], beta: float, epoch: int, samples: int
 ) -> tuple[dict[Any, Estimate | None], dict[Any, Estimate | None]]:
     """Return accuracies by shots, ours and published."""
     ours, published = dict[Any, Estimate | None](), dict[Any, Estimate | None]()
-    for k in material.shots:
+    for k in context.shots:
         head = message("Shot {shots}", shots=k)
-        ours[head] = level(material.accuracy(material.grpo(beta, epoch), k, samples))
-        published[head] = level(quoted(material.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
+        ours[head] = level(context.accuracy(context.grpo(beta, epoch), k, samples))
+        published[head] = level(quoted(context.evidence, files, beta, epoch, "accuracy", samples=samples, shots=k), 2)
     return ours, published
 
 
@@ -307,30 +307,30 @@ def _average(cells: Mapping[Any, Estimate | None]) -> Estimate | None:
     return average(list(cells.values()), 2)
 
 
-def _beside(material: Material, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
+def _beside(context: ReportContext, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
     """Yield the row of a policy of ours and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
-        policies = [material.grpo(beta, epoch)], [published_run(beta, epoch)]
+        policies = [context.grpo(beta, epoch)], [published_run(beta, epoch)]
         yield from beside({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
 
 
-def _evaluated(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:
+def _evaluated(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:
     """Yield the document's betas and epochs that this run compares; longer training runs have more."""
-    trained, main = material.main.betas(), material.main
+    trained, main = context.main.betas(), context.main
     return ((beta, epoch) for beta, epoch in product(betas, epochs) if beta in trained and epoch in main.epochs)
 
 
-def _without(material: Material, betas: Sequence[float], epochs: Sequence[int]) -> dict[str, Any]:
+def _without(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> dict[str, Any]:
     """Return which of the document's betas and epochs this run lacks."""
     return {
-        "betas": [beta for beta in betas if beta not in material.main.betas()],
-        "epochs": [epoch for epoch in epochs if epoch not in material.main.epochs],
+        "betas": [beta for beta in betas if beta not in context.main.betas()],
+        "epochs": [epoch for epoch in epochs if epoch not in context.main.epochs],
     }
 
 
-def _configuration(material: Material, section: str, stated: Mapping[Any, Row]) -> Iterator[Table]:
+def _configuration(context: ReportContext, section: str, stated: Mapping[Any, Row]) -> Iterator[Table]:
     """Yield our settings beside those that a document states, one column a KL_BETA where it tells them apart."""
-    ours = _our_settings(material)
+    ours = _our_settings(context)
     if not ours:
         return
     common: Row = {"GRPO epochs": 3, "GRPO LR": "5e-06", "Backbone frozen": "yes (50.1 % of the parameters train)"}
@@ -340,17 +340,17 @@ def _configuration(material: Material, section: str, stated: Mapping[Any, Row]) 
         for name, value in ours.items()
         if any(values.get(name) is not None for values in columns.values())
     ]
-    says = {"near200": material.document_samples}
+    says = {"near200": context.document_samples}
     yield Table(f"{section}-configuration", section, "Training configuration", framed(rows), says)
 
 
-def _our_settings(material: Material) -> dict[str, Cell]:
-    main, find = material.main, material.evidence.find
-    preset = material.config.presets.get(main.preset)
+def _our_settings(context: ReportContext) -> dict[str, Cell]:
+    main, find = context.main, context.evidence.find
+    preset = context.config.presets.get(main.preset)
     if preset is None or not main.epochs or main.base is None:
         return {}
     loss = level(find(f"preset~{main.preset}/rce/epoch~{main.base}", "val_loss"), 4)
-    share = level(find(material.grpo(main.betas()[0], main.epochs[0]), "trained_share"), 1, scale=100)
+    share = level(find(context.grpo(main.betas()[0], main.epochs[0]), "trained_share"), 1, scale=100)
     facts = {"queries": level(find("rl_data", "queries"), 0), "positive_pct": level(find("rl_data", "positive_pct"), 1)}
     frozen, share = "yes" if preset.grpo.freeze_projections else "no", share and replace(share, unit=" %")
     file = code("rl_data_k64_v3.jsonl")

@@ -9,8 +9,8 @@ from itertools import product
 from lever_pipe.base.policy_names import beta_text
 from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
 from lever_pipe.report.cells import Cell, average, code, level, message
+from lever_pipe.report.context import DOCUMENT_SAMPLES, ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.material import DOCUMENT_SAMPLES, Material
 from lever_pipe.report.reference import ACCURACY_015, BETAS
 from lever_pipe.report.table import Row, Table, framed
 
@@ -34,7 +34,7 @@ FAULTS = {
 class EmulatedStudy:
     """The emulation, its settings, and the published numbers beside it."""
 
-    material: Material
+    context: ReportContext
     emulate: Emulate
 
     @property
@@ -50,7 +50,7 @@ class EmulatedStudy:
     @property
     def evidence(self) -> Evidence:
         """Return every row."""
-        return self.material.evidence
+        return self.context.evidence
 
     def cells(
         self, arm: str, run: Run, samples: Collection[int] = (), shots: Collection[int] = (), file: str = BETAS
@@ -58,7 +58,7 @@ class EmulatedStudy:
         """Return the accuracies of one policy, sample counts outermost; of `published` none where one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
         places = product(
-            samples or (self.material.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.material.shots
+            samples or (self.context.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.context.shots
         )
         if is_ours:
             where = {"subject": f"emulation/{arm}/{policy}", "metric": "accuracy", "subset": "prefix"}
@@ -78,15 +78,15 @@ class EmulatedStudy:
         return tuple(row for row in rows if row is not None)
 
 
-def emulation_of(material: Material) -> EmulatedStudy | None:
+def emulation_of(context: ReportContext) -> EmulatedStudy | None:
     """Return the emulation of a run, None where it has none."""
-    is_run = material.config.emulate is not None and material.evidence.where("emulation/none", "repeated_share")
-    return EmulatedStudy(material, material.config.emulate) if is_run else None  # type: ignore[arg-type]
+    is_run = context.config.emulate is not None and context.evidence.where("emulation/none", "repeated_share")
+    return EmulatedStudy(context, context.config.emulate) if is_run else None  # type: ignore[arg-type]
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield what every arm is, its accuracies and its KL."""
-    study = emulation_of(material)
+    study = emulation_of(context)
     if study is None:
         return
     emulate = study.emulate
@@ -96,7 +96,7 @@ def tables(material: Material) -> Iterator[Table]:
     ]
     title = message("The faults; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
     yield Table("emulated-arms", "emulation", title, framed(faults))
-    title = message("Accuracy of every arm at {samples} samples", samples=study.material.document_samples)
+    title = message("Accuracy of every arm at {samples} samples", samples=study.context.document_samples)
     yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
     rows = framed(_divergences(study))
     yield Table("emulated-kl", "emulation", "Logged KL with and without dropout in the policy", rows)
@@ -108,7 +108,7 @@ def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
         run = (beta, epoch)
         cells = [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]
         if cells:
-            by_shots = zip((message("Shot {shots}", shots=k) for k in study.material.shots), cells, strict=True)
+            by_shots = zip((message("Shot {shots}", shots=k) for k in study.context.shots), cells, strict=True)
             names: Row = {
                 "Arm": arm if arm == PUBLISHED else code(arm),
                 "Epoch": str(epoch),

@@ -22,9 +22,9 @@ from lever_pipe.report.cells import (
     level,
     message,
 )
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.format import number_text
-from lever_pipe.report.material import Material
 from lever_pipe.report.reference import ACCURACY_015
 from lever_pipe.report.selector.emulation import (
     DIGITS,
@@ -74,9 +74,9 @@ class Pattern:
         return "also without the fault" if also else "reproduced"
 
 
-def tables(material: Material) -> Iterator[Table]:
+def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the patterns."""
-    study = emulation_of(material)
+    study = emulation_of(context)
     if study is None:
         return
     evaluated = patterns(study)
@@ -105,7 +105,7 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
     """Return at which epochs the training alone, without any fault, makes all betas one row."""
     betas = study.emulate.kl_betas
     epochs = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
-    facts = {"samples": study.material.document_samples, "n": len(betas), "preset": study.emulate.preset}
+    facts = {"samples": study.context.document_samples, "n": len(betas), "preset": study.emulate.preset}
     return {"epochs": [str(epoch) for epoch in epochs], **facts}
 
 
@@ -144,8 +144,8 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
     """Yield whether long prompts repeat demonstrations, and how few prompts there are."""
     items = study.emulate.pool_items
-    long = [k for k in study.material.shots if k > items]
-    most = sum(perm(items, min(k, items)) for k in study.material.shots)
+    long = [k for k in study.context.shots if k > items]
+    most = sum(perm(items, min(k, items)) for k in study.context.shots)
 
     def repeated(arm: str) -> Appearance:
         rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in long]
@@ -164,8 +164,8 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
 
 def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     """Yield whether two epochs of one beta can differ at few shots and agree at many."""
-    spans = [[k for k in study.material.shots if (k > 2) == more] for more in (False, True)]
-    beta, samples = OF_ANOTHER_BASE, study.material.samples
+    spans = [[k for k in study.context.shots if (k > 2) == more] for more in (False, True)]
+    beta, samples = OF_ANOTHER_BASE, study.context.samples
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
         return
 

@@ -95,8 +95,8 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
     assert {name: as_csv(table, TRANSLATORS["en"]) for name, table in with_sweep.tables.items()} == {
         name: as_csv(table, TRANSLATORS["en"]) for name, table in without.tables.items()
     }
-    assert list(tables(without.material)) == []
-    (table,) = tables(with_sweep.material)
+    assert list(tables(without.context)) == []
+    (table,) = tables(with_sweep.context)
     rows = list(csv.DictReader(io.StringIO(as_csv(table, TRANSLATORS["en"]))))
     assert [row["Arm"] for row in rows] == list(VALUES)
     assert [(float(row["kl"]), float(row["rate"])) for row in rows] == list(VALUES.values())
@@ -114,13 +114,13 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
     assert "over the 3 tests of its column" in text
     assert f"Ended before step 25, in a run or more: {NAMES[1]}. Arms are compared by their last policies" in text
     best = {"evaluation": STUDY.evaluation.model_copy(update={"primary": PrimaryEndpoint(checkpoint="best")})}
-    (table,) = tables(tabulate(evidence, STUDY, **TOLD, **best).material)
+    (table,) = tables(tabulate(evidence, STUDY, **TOLD, **best).context)
     assert f"{NAMES[1]}. Arms are compared by their best policies" in told(table)
 
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:
     view = tabulate(evidence, STUDY, **TOLD)
-    figure = drawn("agent", view.material, TRANSLATORS["en"])
+    figure = drawn("agent", view.context, TRANSLATORS["en"])
     assert figure is not None
     sampled, _ = figure.axes
     assert [label.get_text() for label in sampled.get_yticklabels()] == ["0.01", "0.1", "0.5"]
@@ -137,7 +137,7 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
     listed = tabulate(
         evidence, STUDY, **{**TOLD, "sweeps": (SWEEP.model_copy(update={"how": "list", "over": LISTED}),)}
     )
-    points = drawn("agent", listed.material, TRANSLATORS["en"])
+    points = drawn("agent", listed.context, TRANSLATORS["en"])
     assert points is not None
     assert [label.get_text() for label in points.axes[0].get_yticklabels()] == ["0.1, 1", "0.01, 2", "0.1, 2", "0.5, 2"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import example
-from lever_pipe.report.material import Material
 from scipy import stats
 from sentences import told
 
@@ -23,6 +22,7 @@ from lever_pipe.experiment.config import Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
 from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
 from lever_pipe.report import sources
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
@@ -355,12 +355,12 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(
     study = ShownStudy(name="lever", is_world=True, model="tiny")
     config = ReportedRun(studies=(study,), main_preset="main", sweeps=(sweep,))
     evidence = Evidence([*sources.intervals(both["intervals"]), *sources.comparisons(both["comparisons"])])
-    (view,), (table,) = (list(of(Material(evidence, config))) for of in (views_of, tables))
+    (view,), (table,) = (list(of(ReportContext(evidence, config))) for of in (views_of, tables))
     assert said in told(table)
     assert {arm: row.subject for (_, arm), row in view.scores.items()} == {
         arm: f"preset~{arm}/{last}" for arm in size.presets
     }
-    assert [arm.preset for arm in Material(evidence, config).presets] == ["main"]
+    assert [arm.preset for arm in ReportContext(evidence, config).presets] == ["main"]
 
 
 def test_questions_of_one_image_are_resampled_and_exchanged_together(tmp_path: Path) -> None:

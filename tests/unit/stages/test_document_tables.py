@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import synthetic_results as synthetic
-from lever_pipe.report.material import Material
 from sentences import told
 
 from lever_pipe.experiment.config import Preset
@@ -20,6 +19,7 @@ from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.format import number_text
 from lever_pipe.report.selector.documents import tables as document_tables
@@ -69,8 +69,8 @@ class DocumentTables:
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
         lineages = read_lineages(lineage["lineage"], lineage["reference_lineage"])
-        self.material = Material(self.evidence, run, lineages)
-        found = guard(list(document_tables(self.material)), lineages, "footnote")
+        self.context = ReportContext(self.evidence, run, lineages)
+        found = guard(list(document_tables(self.context)), lineages, "footnote")
         ledger = EvidenceLedger(self.evidence)
         self.tables = {table.id: table.noted(ledger) for table in found}
         assert len(self.tables) == len(found)

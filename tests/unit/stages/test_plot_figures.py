@@ -7,11 +7,11 @@ from pathlib import Path
 
 import synthetic_page as small
 from lever_pipe.report.figures.drawn import FIGURES, draw_all
-from lever_pipe.report.material import Material
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
 from lever_pipe.stages.evidence import plot_figures
 
@@ -77,8 +77,8 @@ def config(*studies: str) -> PlotFiguresConfig:
 ENGLISH, CHINESE = Translator("en"), Path("resources/locale/zh/LC_MESSAGES/report.po")
 
 
-def material(rows: list[EvidenceRow], *studies: str) -> Material:
-    return Material(Evidence(rows), ReportedRun.model_validate(dict(config(*studies))))
+def context(rows: list[EvidenceRow], *studies: str) -> ReportContext:
+    return ReportContext(Evidence(rows), ReportedRun.model_validate(dict(config(*studies))))
 
 
 def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
@@ -97,14 +97,14 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
     assert "正确率" in (figures / "zh/frontier.svg").read_text(encoding="utf-8")
     again = tmp_path / "again"
     again.mkdir()
-    assert draw_all(material(rows, "lever", "intention"), ENGLISH, again, with_png=True) == list(FIGURES)
+    assert draw_all(context(rows, "lever", "intention"), ENGLISH, again, with_png=True) == list(FIGURES)
     first = {path.name: path.read_bytes() for path in (figures / "en").iterdir()}
     assert first == {path.name: path.read_bytes() for path in again.iterdir()}
 
 
 def test_a_kl_beta_has_one_look_in_both_modes() -> None:
     kept = [row for row in of_lever() if "on_policy/base~1/beta~0/" not in row.subject]
-    figure = FIGURES["learning"].draw(material(kept, "lever"), ENGLISH)
+    figure = FIGURES["learning"].draw(context(kept, "lever"), ENGLISH)
     assert figure is not None
     looks = [{str(line.get_label()): line.get_color() for line in panel.lines} for panel in figure.axes]
     assert [{name for name in of if "KL_BETA" in name} for of in looks] == [
@@ -118,7 +118,7 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
     longer = EvidenceRow("lever", RCE.format(1), "agrees.relation", 0.375, at="rank 2")
 
     def texts(*rows: EvidenceRow) -> list[str]:
-        figure = FIGURES["selections"].draw(material([*of_lever(), *rows], "lever"), ENGLISH)
+        figure = FIGURES["selections"].draw(context([*of_lever(), *rows], "lever"), ENGLISH)
         assert figure is not None
         return [text.get_text() for text in figure.axes[0].texts]
 
@@ -130,7 +130,7 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
 
 
 def test_the_frontier_holds_both_modes_at_the_distance_that_is_measured_alike() -> None:
-    figure = FIGURES["frontier"].draw(material(of_lever(), "lever"), ENGLISH)
+    figure = FIGURES["frontier"].draw(context(of_lever(), "lever"), ENGLISH)
     assert figure is not None
     drawn_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
     assert drawn_at == {0.04}  # after the last epoch; what was logged in training lies at 0.2

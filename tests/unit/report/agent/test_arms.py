@@ -152,4 +152,4 @@ def test_failures_in_training_are_counted_over_all_runs(tabulated: Tabulate) -> 
     found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=lost))
     runs = len(ARMS[0].seeds) + len(ARMS[4].seeds)
     told = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
-    assert told in said("section_004", says(found.material))
+    assert told in said("section_004", says(found.context))

@@ -167,7 +167,7 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
     refs: dict[str, set[str]] = {}
     for (name, _), of in cells.items():
         for number in (n for cell in of for n in numbers_in(cell) if n.is_p):
-            refs.setdefault(found.material.evidence.at(number.source).how, set()).add(number.source)
+            refs.setdefault(found.context.evidence.at(number.source).how, set()).add(number.source)
             refs.setdefault(name, set()).add(number.source)
     (best,) = (keys for how, keys in refs.items() if "val_reward best [" in how)
     assert len(best) == 1

@@ -12,12 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
-from lever_pipe.report.material import Material
 from sentences import answer, notes
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Estimate
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
@@ -27,7 +27,7 @@ TRANSLATOR = Translator("en")
 
 
 def summaries(rows: list[EvidenceRow]) -> list[Summary]:
-    return list(answers(Material(Evidence(rows), small.config("lever"))))
+    return list(answers(ReportContext(Evidence(rows), small.config("lever"))))
 
 
 def texts(rows: list[EvidenceRow]) -> list[str]:
@@ -114,7 +114,7 @@ def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
 )
 def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
     side: Any = SimpleNamespace(
-        material=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
+        context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
     )
     assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
 
@@ -129,7 +129,7 @@ def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
     name = small.DRAWN.format("0").replace("on_policy", "reinforce")
     rows += small.accuracy(name, 62.5, runs=1)
     rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
-    (ladder,) = tables(Material(Evidence(rows), small.config("lever")))
+    (ladder,) = tables(ReportContext(Evidence(rows), small.config("lever")))
     rows_of = {TRANSLATOR.text(row["Policy"]): row for row in ladder.rows}
     (own,) = (of for text, of in rows_of.items() if text.startswith("REINFORCE"))
     (same,) = (of for text, of in rows_of.items() if "same seeds as REINFORCE" in text)

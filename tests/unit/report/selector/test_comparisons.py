@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from lever_pipe.report.material import Material
-
 from lever_pipe.experiment.config import ExtraObjective
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.comparisons import tables
 from lever_pipe.report.table import Table
@@ -44,8 +43,8 @@ def built(*more: EvidenceRow) -> dict[str, Table]:
     rows += gap_rows(LARGE, RCE, "grpo-against-rce-by-shots", 3.0, 0.2, ("1", "2"))
     rows += gap_rows(SMALL, LARGE, "document-001/epoch~3", -1.0, 0.5, ("1", "2", "mean"))
     rows += [EvidenceRow("lever", RCE, "accuracy.left", 71.0, against=SMALL, shots="2")]
-    material = Material(Evidence([*rows, *more]), ReportedRun(studies=(), main_preset="main"))
-    return {table.id: table for table in tables(material) if len(table.frame)}
+    context = ReportContext(Evidence([*rows, *more]), ReportedRun(studies=(), main_preset="main"))
+    return {table.id: table for table in tables(context) if len(table.frame)}
 
 
 def texts(table: Table) -> list[list[str]]:

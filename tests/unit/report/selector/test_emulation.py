@@ -173,7 +173,7 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     found = evaluated(change=one_row)["identical-rows-head"]
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
-    (table,) = tables(study_of(change=one_row).material)
+    (table,) = tables(study_of(change=one_row).context)
     assert "Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
     everywhere = evaluated(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the fault"
@@ -209,12 +209,12 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     counts = {name: of.value for name, of in tally(rows).items()}
     assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a fault
     # of 6 statements 2 without a published number are set aside, reused rows are missed
-    (table,) = tables(study_of().material)
+    (table,) = tables(study_of().context)
     assert "reproduces 3 of 4 published statements; 2 more" in sentences.told(table)
 
 
 def shown(name: str, study: Any) -> list[list[str]]:
-    table = next(table for table in emulation.tables(study.material) if table.id == name)
+    table = next(table for table in emulation.tables(study.context) if table.id == name)
     return [list(map(ENGLISH.text, row.values())) for row in table.rows]
 
 
@@ -229,8 +229,8 @@ def test_the_accuracies_stand_below_the_published_ones() -> None:
 
 
 def test_every_number_of_the_tables_is_found_in_the_evidence() -> None:
-    material = study_of().material
-    ledger = EvidenceLedger(material.evidence)
-    found = [table.noted(ledger) for make in (tables, emulation.tables) for table in make(material)]
+    context = study_of().context
+    ledger = EvidenceLedger(context.evidence)
+    found = [table.noted(ledger) for make in (tables, emulation.tables) for table in make(context)]
     assert {table.section for table in found} == {"why", "emulation"}
     assert any(row.subject == "table/patterns" and row.how == "count" and row.source for row in ledger.rows)

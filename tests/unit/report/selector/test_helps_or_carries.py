@@ -8,10 +8,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
-from lever_pipe.report.material import Material
 from sentences import said
 
 from lever_pipe.report.catalogue import Translator
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
@@ -24,17 +24,17 @@ def copied(group: str, llm: float) -> list[EvidenceRow]:
     return [EvidenceRow("lever", group, f"copying.{of}", value, shots="2") for of, value in values.items()]
 
 
-def of(*rows: EvidenceRow) -> Material:
-    return Material(Evidence([*small.of_lever(), *rows]), small.config("lever"))
+def of(*rows: EvidenceRow) -> ReportContext:
+    return ReportContext(Evidence([*small.of_lever(), *rows]), small.config("lever"))
 
 
 def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
-    material = of(*copied(small.RCE, 0.6), *copied(small.DRAWN.format("0"), 0.7), *copied(BEST, 0.8))
-    text = said("section_selector", {"separated": [], "copying": best_and_base(material)})
+    context = of(*copied(small.RCE, 0.6), *copied(small.DRAWN.format("0"), 0.7), *copied(BEST, 0.8))
+    text = said("section_selector", {"separated": [], "copying": best_and_base(context)})
     assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in text
     assert "a vote over the answers shown 70.0 %" in text
     assert "it earns 40.0 % (with RCE 20.0 %" in text
-    (table,) = tables(material)
+    (table,) = tables(context)
     assert [TRANSLATOR.text(row["Policy"]) for row in table.rows] == [
         "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
     ]  # fmt: skip
@@ -48,9 +48,9 @@ def test_without_what_it_compares_nothing_is_said() -> None:
 def test_controls_stand_beside_and_are_told_of_the_policy_that_earns_most() -> None:
     values = dict(zip(CONTROLS, (0.3, 0.5, 0.7), strict=True))
     rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
-    material = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
-    text = said("section_selector", {"separated": [], "copying": best_and_base(material)})
+    context = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
+    text = said("section_selector", {"separated": [], "copying": best_and_base(context)})
     assert "one run of On-policy GRPO, KL_BETA 1 earns 30.0 % with its demonstrations' images blank, 50.0 %" in text
-    (table,) = tables(material)
+    (table,) = tables(context)
     assert len(table.heads) == 1 + len(MEASURES) + len(CONTROLS)
     assert all(table.rows[0][head] is None for head in CONTROLS.values())  # of RCE there are none

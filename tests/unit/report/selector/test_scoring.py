@@ -11,10 +11,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
-from lever_pipe.report.material import Material
 from sentences import said
 
 from lever_pipe.report import sources
+from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.selector.data import scoring
 
@@ -32,10 +32,10 @@ def test_the_rules_and_the_emptied_answers_are_told(
 ) -> None:
     path = tmp_path / "scoring.json"
     path.write_text(json.dumps({"answers": answers, "normalise_references": rule, "prompts": 3200, "emptied": 7}))
-    material = Material(Evidence([*small.of_lever(), *sources.facts("scoring", path)]), small.config("lever"))
-    text = said("section_limits", {"studies": ["lever"], "is_world": False, "scoring": scoring(material)})
+    context = ReportContext(Evidence([*small.of_lever(), *sources.facts("scoring", path)]), small.config("lever"))
+    text = said("section_limits", {"studies": ["lever"], "is_world": False, "scoring": scoring(context)})
     assert all(part in text for part in (*told, "empties 7 of 3200 answers")), text
 
 
 def test_without_the_study_nothing_is_told() -> None:
-    assert scoring(Material(Evidence(small.of_lever()), small.config("lever"))) is None
+    assert scoring(ReportContext(Evidence(small.of_lever()), small.config("lever"))) is None
