@@ -18,7 +18,7 @@ NOT_FACTORS = {"name", "seeds", "learning_rate", "trajectory_score"}
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class Recommendation:
     """A sentence of a document, and what of our runs answers it.
 
     Attributes:
@@ -40,80 +40,80 @@ class Saying:
 
 
 BEST, CHANGE = "best_val_reward", "max_abs_change_pct"
-SAYINGS = {
+RECOMMENDATIONS = {
     "003": (
-        Saying(
+        Recommendation(
             "For: the KL loss keeps the policy from drifting",
             "003-kl-prevents-drift",
             stated=(("kl", "kl_loss", 1), ("kl", "kl_loss", 45)),
             published="KL loss {a} at step 1, {b} at step 45; without KL none is logged",
         ),
-        Saying(
+        Recommendation(
             "For: entropy stays steadier, the policy less certain",
             "003-entropy-stable",
             stated=(("kl", "entropy", 1), ("kl", "entropy", 45)),
             published="{a} at step 1, {b} at step 45; of the other run only steps 1 to 5",
         ),
-        Saying(
+        Recommendation(
             "For: step 10 is better",
             "003-step-10",
             published="held against an estimate; the measured value is higher without KL",
         ),
-        Saying(
+        Recommendation(
             "Against: training is slower",
             stated=(("kl-nokl", "time_per_step_diff_s_min"), ("kl-nokl", "time_per_step_diff_s_max")),
             published="{a} to {b} s more a step",
             ours="Depends on the machine's load",
         ),
-        Saying(
+        Recommendation(
             "Against: it may limit learning",
             "004-lower-best",
             stated=(("kl", BEST, 40), ("nokl", BEST, 45), ("kl", f"{BEST}_stale", 10)),
             published="best {a} against {b}; elsewhere it prints {c}",
         ),
-        Saying("No severe collapse, gentler falls", "003-collapse", published="no drawdown is printed"),
-        Saying("Try a KL coefficient of 0.005 to 0.015", arms="kl", published="not run"),
+        Recommendation("No severe collapse, gentler falls", "003-collapse", published="no drawdown is printed"),
+        Recommendation("Try a KL coefficient of 0.005 to 0.015", arms="kl", published="not run"),
     ),
     "004": (
-        Saying(
+        Recommendation(
             "Use KL for a stable training",
             "004-more-stable",
             stated=(("kl", CHANGE), ("nokl", CHANGE)),
             published="largest changes of {a} % against {b} %, called smoother",
         ),
-        Saying(
+        Recommendation(
             "Use KL to converge fast",
             "004-five-steps",
             stated=(("kl", "steps_to_best"), ("nokl", "steps_to_best")),
             published="best at step {a} instead of {b}: one evaluation",
         ),
-        Saying(
+        Recommendation(
             "Use KL with few resources and early stopping", "004-faster", published="follows from the step of the best"
         ),
-        Saying(
+        Recommendation(
             "Use KL in production",
             arms="document",
             stated=(("kl-nokl", f"{BEST}_diff_pct"),),
             published="{a} % of the best for stability",
         ),
-        Saying(
+        Recommendation(
             "Leave it out for the highest performance",
             "004-lower-best",
             stated=(("nokl", BEST, 45), ("kl", BEST, 40)),
             published="best {a} against {b}",
         ),
-        Saying(
+        Recommendation(
             "Leave it out where many runs can be afforded", published="one run each", ours="No measurement answers this"
         ),
-        Saying(
+        Recommendation(
             "Leave it out where swings are acceptable",
             "004-drawdown",
             stated=(("nokl", "val_reward", 25),),
             published="{a} at step 25 of the run without KL",
         ),
-        Saying("Lower the entropy coefficient to 0.005", arms="entropy", published="not run"),
-        Saying("Change warm-up and decay", arms="schedule", published="not run"),
-        Saying(
+        Recommendation("Lower the entropy coefficient to 0.005", arms="entropy", published="not run"),
+        Recommendation("Change warm-up and decay", arms="schedule", published="not run"),
+        Recommendation(
             "A small KL coefficient early, a larger one late",
             arms=KL_SCHEDULE,
             published="not run",
@@ -128,41 +128,41 @@ def tables(view: AgentView) -> Iterator[Table]:
     rows = [
         {
             "In document": document,
-            "The document": saying.text,
-            "Its reason": _reason(view, saying),
-            **_answered(view, saying),
+            "The document": recommendation.text,
+            "Its reason": _reason(view, recommendation),
+            **_answered(view, recommendation),
         }
-        for document, sayings in SAYINGS.items()
-        for saying in sayings
+        for document, recommendations in RECOMMENDATIONS.items()
+        for recommendation in recommendations
     ]
     yield Table(
         "advice", "004", "What documents 003 and 004 say of KL, for and against, and when to use it", framed(rows)
     )
 
 
-def _reason(view: AgentView, saying: Saying) -> Cell:
+def _reason(view: AgentView, recommendation: Recommendation) -> Cell:
     """Return why the document says so; nothing where the reference lacks a number of it."""
-    rows = [_stated(view, *place) for place in saying.stated]
+    rows = [_stated(view, *place) for place in recommendation.stated]
     cells = [as_printed(row) for row in rows]
     numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
-    return message(saying.published, **numbers) if all(cells) else None
+    return message(recommendation.published, **numbers) if all(cells) else None
 
 
 def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> EvidenceRow | None:
     return view.stated(run, metric) if step is None else view.published(run, metric).get(step)
 
 
-def _answered(view: AgentView, saying: Saying) -> Row:
+def _answered(view: AgentView, recommendation: Recommendation) -> Row:
     """Return what answers it and the verdict: those of the claim, or of the tests of the table of arms."""
-    if saying.arms == "document":
+    if recommendation.arms == "document":
         return _of_document(view)
-    answer = _of_arms(view, saying.arms) if saying.arms else None
-    if answer is not None or saying.arms not in ("", KL_SCHEDULE):
+    answer = _of_arms(view, recommendation.arms) if recommendation.arms else None
+    if answer is not None or recommendation.arms not in ("", KL_SCHEDULE):
         return {"Ours": answer or "No arm of ours differs in this alone."}
-    evaluated = view.evaluated_claims.get(saying.claim)
+    evaluated = view.evaluated_claims.get(recommendation.claim)
     if evaluated is not None:
         return {"Ours": evaluated.numbers, "Verdict": evaluated.verdict}
-    return {"Ours": saying.ours or "Not measured, or not reached in every seed", "Verdict": "not evaluated"}
+    return {"Ours": recommendation.ours or "Not measured, or not reached in every seed", "Verdict": "not evaluated"}
 
 
 def _of_document(view: AgentView) -> Row:
