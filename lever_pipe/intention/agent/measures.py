@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored
-from lever_pipe.intention.agent.update import Credit, Lesson
+from lever_pipe.intention.agent.update import Credit, TrainingSample
 from lever_pipe.intention.records import SERVED_ENDS, EndReason
 from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference
@@ -64,15 +64,16 @@ def step_values(
     counts: RolloutCounts,
     credit: Credit,
     before: Sequence[Scored],
-    lessons: Sequence[Lesson],
+    training_samples: Sequence[TrainingSample],
     settings: Any,
 ) -> dict[str, float]:
     """Return what a step measures before its first update: means over sound episodes, shares of ends over all.
 
-    `before` has an episode's log-probabilities and entropies of every response token; no lesson is silenced yet.
+    `before` has an episode's log-probabilities and entropies of every response token; no training sample is silenced
+    yet.
     """
     sound = [place for place, episode in enumerate(episodes) if episode.is_sound]
-    tokens = token_sums([before[place] for place in sound], [lessons[place] for place in sound])
+    tokens = token_sums([before[place] for place in sound], [training_samples[place] for place in sound])
     n_agent = max(1, sum(episodes[place].n_agent_tokens for place in sound))
     n_response = max(1, sum(len(episodes[place].tokens) - episodes[place].n_prompt for place in sound))
     n_tokens = float(sum(len(episode.tokens) for episode in episodes))
@@ -90,7 +91,7 @@ def step_values(
         "flop_update": update_flop(settings, [len(episode.tokens) for episode in episodes]),
         "reward_min": min(rewards),
         "reward_max": max(rewards),
-        "rollout_log_prob_gap": log_prob_gap(episodes, lessons),
+        "rollout_log_prob_gap": log_prob_gap(episodes, training_samples),
     }
 
 
@@ -104,14 +105,17 @@ def score_means(scores: Sequence[Tensor]) -> dict[str, float]:
     }
 
 
-def token_sums(before: Sequence[Scored], lessons: Sequence[Lesson]) -> dict[str, float]:
+def token_sums(before: Sequence[Scored], training_samples: Sequence[TrainingSample]) -> dict[str, float]:
     """Return sums over tokens: distances to the reference and entropies of the agent's, entropies of all responses."""
-    policy, reference = _joined([each.behaviour for each in lessons]), _joined([each.reference for each in lessons])
+    policy, reference = (
+        _joined([each.behaviour for each in training_samples]),
+        _joined([each.reference for each in training_samples]),
+    )
     distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
     entropy = entropy_all = 0.0
-    for scored, lesson in zip(before, lessons, strict=True):
+    for scored, sample in zip(before, training_samples, strict=True):
         entropies = torch.as_tensor(scored.entropies).double()
-        of_agent = lesson.places - (len(lesson.tokens) - len(entropies))
+        of_agent = sample.places - (len(sample.tokens) - len(entropies))
         entropy += float(entropies[of_agent.to(entropies.device)].sum())
         entropy_all += float(entropies.sum())
     return {"kl": float(distances.k3), "kl_k1": float(distances.k1), "entropy": entropy, "entropy_all": entropy_all}
@@ -121,15 +125,15 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.double() for part in parts])[None]
 
 
-def log_prob_gap(episodes: Sequence[Episode], lessons: Sequence[Lesson]) -> float:
+def log_prob_gap(episodes: Sequence[Episode], training_samples: Sequence[TrainingSample]) -> float:
     """Return how far the log-probability of a sampled token, as it was sampled, is from its later scoring at most.
 
     Both are of the same policy: what differs is rounding, by the cache and by the company of other dialogues.
     """
     gaps = [
-        float((lesson.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max())
-        for episode, lesson in zip(episodes, lessons, strict=True)
-        if len(lesson.places)
+        float((sample.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max())
+        for episode, sample in zip(episodes, training_samples, strict=True)
+        if len(sample.places)
     ]
     return max(gaps, default=0.0)
 

@@ -34,7 +34,7 @@ from lever_pipe.intention.agent.resume import (
 )
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.agent.scoring import Scored, score_all
-from lever_pipe.intention.agent.update import Credit, Lesson, assign_credit, places_of, rewarded_by_kl, update
+from lever_pipe.intention.agent.update import Credit, TrainingSample, assign_credit, places_of, rewarded_by_kl, update
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
 
@@ -115,19 +115,19 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
                 found=f"{sum(e.is_sound for e in episodes)} of {len(episodes)} episodes, no two of one task",
                 do=LET_THE_USER_ANSWER,
             )
-        before, lessons = _lessons(run, episodes, credit, clock)
-        measured = step_values(episodes, counts, credit, before, lessons, policy.config)
+        before, training_samples = _training_samples(run, episodes, credit, clock)
+        measured = step_values(episodes, counts, credit, before, training_samples, policy.config)
         compared = [place for place, advantages in enumerate(credit.advantages) if advantages is not None]
-        all_lessons = [lesson.silenced() for lesson in lessons]
-        taught = [lessons[place] for place in compared]
+        all_samples = [training_sample.silenced() for training_sample in training_samples]
+        taught = [training_samples[place] for place in compared]
         if arm.kl_form == "k1_reward":
             taught = rewarded_by_kl(taught, [len(scores) for scores in credit.scores], arm.kl)
-        for place, lesson in zip(compared, taught, strict=True):
-            all_lessons[place] = lesson
+        for place, training_sample in zip(compared, taught, strict=True):
+            all_samples[place] = training_sample
         with clock.time("update"):
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
-                for batch in _parts(all_lessons, len(all_lessons) // grpo.minibatches)
+                for batch in _parts(all_samples, len(all_samples) // grpo.minibatches)
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory
@@ -140,10 +140,10 @@ def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _lessons(
+def _training_samples(
     run: TrainingRun, episodes: Sequence[Episode], credit: Credit, clock: Clock
-) -> tuple[list[Scored], list[Lesson]]:
-    """Return what the policy thinks of every response token, and a lesson for each episode."""
+) -> tuple[list[Scored], list[TrainingSample]]:
+    """Return what the policy thinks of every response token, and a training sample for each episode."""
     grpo, player = run.config.grpo, run.player
     places = [places_of(episode) for episode in episodes]
     tokens, pad_id = [place.tokens for place in places], player.codec.pad_id
@@ -153,8 +153,8 @@ def _lessons(
     with clock.time("reference"), player.computing():
         agent = [place.agent for place in places]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
-    lessons = [
-        Lesson(
+    training_samples = [
+        TrainingSample(
             place.tokens,
             place.agent,
             torch.zeros(len(place.agent)) if advantages is None else advantages,
@@ -163,7 +163,7 @@ def _lessons(
         )
         for place, advantages, policy, anchor in zip(places, credit.advantages, before, reference, strict=True)
     ]
-    return before, lessons
+    return before, training_samples
 
 
 def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[int]:

@@ -85,7 +85,7 @@ def places_of(episode: Episode) -> Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingSample:
     """One episode of L tokens, n of them the agent's."""
 
     tokens: Tensor
@@ -99,26 +99,30 @@ class Lesson:
     reference: Tensor
     """[n] the same under the frozen start policy."""
 
-    def silenced(self) -> Lesson:
-        """Return a lesson without the agent's tokens: it is read with the others, and moves nothing."""
+    def silenced(self) -> TrainingSample:
+        """Return a training sample without the agent's tokens: it is read with the others, and moves nothing."""
         none = slice(0, 0)
-        return Lesson(self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none])
+        return TrainingSample(
+            self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none]
+        )
 
 
-def rewarded_by_kl(lessons: Sequence[Lesson], groups: Sequence[int], weight: float) -> list[Lesson]:
-    """Return lessons whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
-    sums = torch.stack([(lesson.behaviour - lesson.reference).double().sum() for lesson in lessons])
+def rewarded_by_kl(
+    training_samples: Sequence[TrainingSample], groups: Sequence[int], weight: float
+) -> list[TrainingSample]:
+    """Return training samples whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
+    sums = torch.stack([(sample.behaviour - sample.reference).double().sum() for sample in training_samples])
     added = torch.cat([kl_rewards(sums_N[None])[0] for sums_N in torch.split(sums, list(groups))])
     return [
-        replace(lesson, advantages=lesson.advantages + weight * float(reward))
-        for lesson, reward in zip(lessons, added, strict=True)
+        replace(sample, advantages=sample.advantages + weight * float(reward))
+        for sample, reward in zip(training_samples, added, strict=True)
     ]
 
 
 def update(
     policy: Any,
     optimiser: AdamW,
-    lessons: Sequence[Lesson],
+    training_samples: Sequence[TrainingSample],
     *,
     arm: AgentArm,
     grpo: AgentGrpo,
@@ -133,31 +137,31 @@ def update(
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
     """
-    n_tokens = max(1, sum(len(lesson.places) for lesson in lessons))
+    n_tokens = max(1, sum(len(sample.places) for sample in training_samples))
     for parameter in policy.parameters():
         parameter.grad = None
     values = dict.fromkeys((*SHARES, "ratio_max"), 0.0)
     policy.train(recomputes(policy))  # only in this mode it computes activations again
-    for indices in cut([len(lesson.tokens) for lesson in lessons], grpo.micro_batch):
-        batch = [lessons[i] for i in indices]
+    for indices in cut([len(sample.tokens) for sample in training_samples], grpo.micro_batch):
+        batch = [training_samples[i] for i in indices]
         with autocast(policy.device, precision):
             scored = score(
                 policy,
-                [lesson.tokens for lesson in batch],
-                [lesson.places for lesson in batch],
+                [sample.tokens for sample in batch],
+                [sample.places for sample in batch],
                 pad_id=pad_id,
                 temperature=grpo.temperature,
                 entropies=arm.entropy > 0,
             )
-            behaviour = _row([lesson.behaviour for lesson in batch], policy.device)
+            behaviour = _row([sample.behaviour for sample in batch], policy.device)
             if arm.ratio == "sequence":
-                behaviour = _by_sequence(scored.log_probs, behaviour, [len(lesson.places) for lesson in batch])
+                behaviour = _by_sequence(scored.log_probs, behaviour, [len(sample.places) for sample in batch])
             terms = agent_terms(
                 log_probs_BT=scored.log_probs[None],
                 behaviour_log_probs_BT=behaviour,
-                reference_log_probs_BT=_row([lesson.reference for lesson in batch], policy.device),
+                reference_log_probs_BT=_row([sample.reference for sample in batch], policy.device),
                 entropies_BT=None if scored.entropies is None else scored.entropies[None],
-                advantages_BT=_row([lesson.advantages for lesson in batch], policy.device),
+                advantages_BT=_row([sample.advantages for sample in batch], policy.device),
                 mask_BT=torch.ones_like(scored.log_probs[None], dtype=torch.bool),
                 n_tokens=n_tokens,
                 clip_low=grpo.clip_low,

@@ -17,7 +17,7 @@ from lever_pipe.intention.agent.measures import (
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored, cut
-from lever_pipe.intention.agent.update import Lesson, assign_credit, places_of
+from lever_pipe.intention.agent.update import TrainingSample, assign_credit, places_of
 from lever_pipe.intention.records import EndReason
 from lever_pipe.intention.sources import synthetic
 
@@ -71,19 +71,23 @@ def test_an_episode_that_the_user_ended_is_compared_with_nothing(end: EndReason)
 
 
 def measured(episodes: list[Episode], **counts: int) -> dict[str, float]:
-    """Return the values of a step whose lessons lie 1 above and 1 below the reference, their entropies 0.5 a place."""
-    lessons, before = [], []
+    """Return the values of a step whose training samples lie 1 above and 1 below the reference, their entropies 0.5 a place."""
+    training_samples, before = [], []
     for each in episodes:
         places = places_of(each)
         n = len(places.agent)
         behaviour = torch.tensor([-2.0, -1.0, -0.125][:n])
         away = torch.tensor([1.0, -1.0, 0.0][:n])
-        lessons.append(Lesson(places.tokens, places.agent, torch.zeros(n), behaviour, behaviour + away))
+        training_samples.append(
+            TrainingSample(places.tokens, places.agent, torch.zeros(n), behaviour, behaviour + away)
+        )
         before.append(
             Scored(torch.zeros(len(places.response)), torch.tensor([0.5, 7.0, 0.25, 1.0])[: len(places.response)])
         )
     credit = assign_credit([episodes], SUM, GRPO)
-    return step_values(episodes, RolloutCounts(**counts), credit, before, lessons, build_tiny(TINY, 63, 0).config)
+    return step_values(
+        episodes, RolloutCounts(**counts), credit, before, training_samples, build_tiny(TINY, 63, 0).config
+    )
 
 
 def test_values_of_a_step() -> None:

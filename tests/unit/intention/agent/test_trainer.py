@@ -21,7 +21,7 @@ from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.rollout import Episode, Player, Rollouts
 from lever_pipe.intention.agent.trainer import tasks_of_step
-from lever_pipe.intention.agent.update import Lesson, update
+from lever_pipe.intention.agent.update import TrainingSample, update
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators import rule
 
@@ -220,7 +220,7 @@ def failing_for(
 def test_an_episode_that_the_user_failed_teaches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[list[Episode]]
 ) -> None:
-    learned: list[Sequence[Lesson]] = []
+    learned: list[Sequence[TrainingSample]] = []
     monkeypatch.setattr(trainer, "update", lambda *a, **k: learned.append(a[2]) or update(*a, **k))
     values = rows_of(tmp_path, failing_for(monkeypatch, 2, after=1)).metrics[0].values
     (rollout,) = [episodes for episodes in played if len(episodes) == 24]
@@ -233,8 +233,8 @@ def test_an_episode_that_the_user_failed_teaches_nothing(
     assert values["reward"] == pytest.approx(sum(sum(e.rewards) for e in whole) / len(whole), abs=1e-9)
     assert values["kl"] == 0
     assert values["episodes"] == 24
-    ((*lessons,),) = learned
-    speaking = [len(lesson.places) > 0 for lesson in lessons]
+    ((*training_samples,),) = learned
+    speaking = [len(sample.places) > 0 for sample in training_samples]
     assert speaking == [
         len(of) > 1 and episode in of for group, of in zip(groups, sound, strict=True) for episode in group
     ]

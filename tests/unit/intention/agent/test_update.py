@@ -18,7 +18,7 @@ from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import policy as policies
 from lever_pipe.intention.agent.policy import build_tiny, prepare_for_updates
 from lever_pipe.intention.agent.scoring import score
-from lever_pipe.intention.agent.update import Lesson, update
+from lever_pipe.intention.agent.update import TrainingSample, update
 
 LENGTHS = (14, 9, 12, 11, 9, 13)
 VOCABULARY = 63
@@ -26,7 +26,7 @@ PULLED = AgentArm(name="pulled", kl=0.3, entropy=0.05)
 PLAIN = AgentArm(name="plain")
 
 
-def lessons() -> list[Lesson]:
+def training_samples() -> list[TrainingSample]:
     """Return six episodes whose earlier log-probabilities lie up to 0.6 from the policy's, so that clips cut."""
     numbers = torch.Generator().manual_seed(1)
     policy = build_tiny(TINY, VOCABULARY, 0)
@@ -38,11 +38,11 @@ def lessons() -> list[Lesson]:
             now = score(policy, [tokens], [places], pad_id=0, temperature=1.0, entropies=False).log_probs
         shift = (torch.rand(2, len(places), generator=numbers) - 0.5) * 1.2
         advantages = torch.randn(len(places), generator=numbers)
-        made.append(Lesson(tokens, places, advantages, now + shift[0], now + shift[1]))
+        made.append(TrainingSample(tokens, places, advantages, now + shift[0], now + shift[1]))
     return made
 
 
-def run(made: list[Lesson], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
+def run(made: list[TrainingSample], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
     """Return the policy after one update, its gradients kept, and what was measured."""
     grpo = settings_of(**settings)
     policy = build_tiny(TINY, VOCABULARY, 0)
@@ -62,16 +62,16 @@ def gradients(policy: Any) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in policy.named_parameters()}
 
 
-def slow_loss(policy: Any, made: list[Lesson], arm: AgentArm, grpo: AgentGrpo) -> tuple[Tensor, list[Tensor]]:
+def slow_loss(policy: Any, made: list[TrainingSample], arm: AgentArm, grpo: AgentGrpo) -> tuple[Tensor, list[Tensor]]:
     """Return the loss of the specification, one token after the other, and the logits of each episode."""
     tokens, all_logits = [], []
-    for lesson in made:
-        logits = policy(input_ids=lesson.tokens[None]).logits[0]
+    for sample in made:
+        logits = policy(input_ids=sample.tokens[None]).logits[0]
         logits.retain_grad()
         all_logits.append(logits)
-        rows = (logits[lesson.places - 1] / grpo.temperature).log_softmax(dim=-1)
-        mine, entropies = rows[range(len(rows)), lesson.tokens[lesson.places]], -(rows.exp() * rows).sum(dim=-1)
-        given = (mine, lesson.behaviour, lesson.reference, entropies, lesson.advantages)
+        rows = (logits[sample.places - 1] / grpo.temperature).log_softmax(dim=-1)
+        mine, entropies = rows[range(len(rows)), sample.tokens[sample.places]], -(rows.exp() * rows).sum(dim=-1)
+        given = (mine, sample.behaviour, sample.reference, entropies, sample.advantages)
         tokens.append(torch.stack([*given, torch.ones_like(mine)]))
     clips = {name: getattr(grpo, name) for name in ("clip_low", "clip_high", "dual_clip")}
     by_token = dict(zip(BY_TOKEN, torch.cat(tokens, dim=1), strict=True))
@@ -83,7 +83,7 @@ def slow_loss(policy: Any, made: list[Lesson], arm: AgentArm, grpo: AgentGrpo) -
 
 @pytest.mark.parametrize(("temperature", "size"), [(1.0, 1), (0.8, 2), (1.0, 4), (1.0, 6)])
 def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: float, size: int) -> None:
-    made = lessons()
+    made = training_samples()
     policy, values = run(made, PULLED, temperature=temperature, micro_batch=size)
     slow = build_tiny(TINY, VOCABULARY, 0)
     loss, all_logits = slow_loss(slow, made, PULLED, settings_of(temperature=temperature))
@@ -97,17 +97,17 @@ def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: flo
     assert values["grad_norm"] == pytest.approx(
         math.sqrt(sum(float((g**2).sum()) for g in expected.values())), abs=1e-5
     )
-    for lesson, logits in zip(made, all_logits, strict=True):
-        is_agents = torch.zeros(len(lesson.tokens), dtype=torch.bool)
-        is_agents[lesson.places - 1] = True
+    for sample, logits in zip(made, all_logits, strict=True):
+        is_agents = torch.zeros(len(sample.tokens), dtype=torch.bool)
+        is_agents[sample.places - 1] = True
         assert logits.grad is not None
         assert not logits.grad[~is_agents].any()  # the environment's tokens
         assert logits.grad[is_agents].any()
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_silenced_lessons_take_part_and_move_nothing(size: int) -> None:
-    made = lessons()
+def test_silenced_samples_take_part_and_move_nothing(size: int) -> None:
+    made = training_samples()
     policy, values = run([each.silenced() if n % 2 else each for n, each in enumerate(made)], PULLED, micro_batch=size)
     others, expected = run(made[::2], PULLED)
     assert values == pytest.approx(expected, abs=1e-6)
@@ -120,8 +120,8 @@ def test_silenced_lessons_take_part_and_move_nothing(size: int) -> None:
 
 
 def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:
-    made = lessons()
-    far = [replace(lesson, reference=lesson.reference - 1) for lesson in made]
+    made = training_samples()
+    far = [replace(sample, reference=sample.reference - 1) for sample in made]
     near, away = run(made, PLAIN), run(far, PLAIN)
     assert away[1]["kl_loss"] > near[1]["kl_loss"] + 0.1
     assert away[1]["loss"] == near[1]["loss"] == near[1]["pg_loss"]
@@ -129,8 +129,8 @@ def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:
 
 
 def test_the_gradient_is_clipped_and_counted() -> None:
-    _, free = run(lessons(), PULLED)
-    policy, values = run(lessons(), PULLED, max_gradient_norm=free["grad_norm"] / 2)
+    _, free = run(training_samples(), PULLED)
+    policy, values = run(training_samples(), PULLED, max_gradient_norm=free["grad_norm"] / 2)
     left = math.sqrt(sum(float((g**2).sum()) for g in gradients(policy).values()))
     assert (free["grad_clipped"], values["grad_clipped"]) == (0, 1)
     assert values["grad_norm"] == free["grad_norm"]
@@ -139,7 +139,7 @@ def test_the_gradient_is_clipped_and_counted() -> None:
 
 @pytest.mark.parametrize("field", ["advantages", "behaviour", "reference"])
 def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
-    made = lessons()
+    made = training_samples()
     made[0] = replace(made[0], **{field: torch.full_like(made[0].advantages, math.nan)})
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.1)
@@ -150,7 +150,7 @@ def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
 
 
 def test_a_large_policy_computes_again_what_it_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = lessons()
+    made = training_samples()
     kept = run(made, PULLED)
     monkeypatch.setattr(policies, "CHECKPOINT_ABOVE", 0)
     passes = []
@@ -175,7 +175,7 @@ def counted(forward: Any, passes: list[int]) -> Any:
 
 
 def test_half_precision_takes_nearly_the_same_step() -> None:
-    made = lessons()
+    made = training_samples()
     _, whole = run(made, PULLED)
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
