@@ -23,14 +23,14 @@ from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 Files = Mapping[str, Path | tuple[Path, ...]]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 START = "start"
 """The policy that an agent's training starts from."""
 
 
 def carry_out(
-    stage: Callable[..., Made], manifest: Path, *, config: BaseModel, runtime: Runtime = Runtime(), **files: Any
-) -> Made:
+    stage: Callable[..., Result], manifest: Path, *, config: BaseModel, runtime: Runtime = Runtime(), **files: Any
+) -> Result:
     """Call a stage with its named files, write its manifest, and return what the stage returns.
 
     A stage's state goes when the manifest is there.

@@ -25,7 +25,7 @@ _SMALLEST_STD = 1e-12
 """Below it the published code hands the raw rewards on instead of z-scores."""
 
 
-class Kept(NamedTuple):
+class TopSelections(NamedTuple):
     """The kept selections of every query."""
 
     indices: Tensor
@@ -54,7 +54,7 @@ def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) ->
 
 
 @shaped
-def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
+def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> TopSelections:
     """Return the k best selections of each query, best first.
 
     Ties keep the stored order: of equal rewards the earlier selection comes first. Three reward
@@ -75,7 +75,7 @@ def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> Kept:
         raise ValueError(f"k must be at least 1, got {k}")
     best_first = masked(z_BG, valid_BG, -torch.inf).sort(dim=1, descending=True, stable=True)
     indices_Bk = best_first.indices[:, :k]
-    return Kept(indices_Bk, valid_BG.gather(1, indices_Bk))
+    return TopSelections(indices_Bk, valid_BG.gather(1, indices_Bk))
 
 
 @shaped

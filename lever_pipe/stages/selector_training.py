@@ -34,7 +34,13 @@ from lever_pipe.lever.selector.network import architecture_of, build_selector, i
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import Drawn, load_draws, on_policy_epoch, save_draws, scored_by_lvlm
+from lever_pipe.lever.training.on_policy import (
+    SampledSelections,
+    load_draws,
+    on_policy_epoch,
+    save_draws,
+    scored_by_lvlm,
+)
 from lever_pipe.lever.training.supervised import (
     distil_epoch,
     oracle_targets,
@@ -246,7 +252,7 @@ def train_on_policy_epoch(
         clips=config.objective == "on_policy",
         generator=torch_generator(config.seed, "on policy", config.epoch),
     )
-    spent, drawn = list[StepMetrics](), list[Drawn]()
+    spent, drawn = list[StepMetrics](), list[SampledSelections]()
     n_queries = settings.queries_of(len(epoch.data.train))
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for batch in steps_taken:

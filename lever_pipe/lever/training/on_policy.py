@@ -50,7 +50,7 @@ ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelections]]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledSelections:
     """B queries with G selections each, and what is known of the moment they were drawn."""
 
     prompts: list[PromptIds]  # B G
@@ -62,13 +62,13 @@ class Drawn:
     scores: Tensor  # its logits (`EmbeddingTable.scores`), with their gradient: those of the batch's first step
 
 
-class Spent(NamedTuple):
+class LvlmBudget(NamedTuple):
     """A step of an epoch: the policy that drew its batch, and the prompts asked since the epoch began."""
 
     step: int
     prompts: int
     values: dict[str, float]
-    drawn: Drawn
+    drawn: SampledSelections
 
 
 def on_policy_epoch(
@@ -83,7 +83,7 @@ def on_policy_epoch(
     kl_beta: float,
     clips: bool,
     generator: torch.Generator,
-) -> Iterator[Spent]:
+) -> Iterator[LvlmBudget]:
     """Draw batch by batch, take `settings.updates` steps on each, and yield what its first step was.
 
     A batch is drawn by the policy as the steps before have left it. The stream of draws does not depend on what is
@@ -117,7 +117,7 @@ def on_policy_epoch(
             )
             updates.take(step, len(batch))
             if update == 0:
-                yield Spent(number, len(prompts), step.values, drawn)
+                yield LvlmBudget(number, len(prompts), step.values, drawn)
             if update + 1 < settings.updates:
                 scores = table.scores(policy, batch, may_stop=True)
 
@@ -131,7 +131,7 @@ def draw_groups(
     generator: torch.Generator,
     *,
     first: int = 0,
-) -> Drawn:
+) -> SampledSelections:
     """Return selections drawn from the policy without replacement, with their rewards.
 
     The queries of an epoch take the configured lengths in turn, from the place `first` of this batch on; their order is
@@ -153,10 +153,10 @@ def draw_groups(
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
     scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
-    return Drawn(prompts, groups, lengths, taken, accuracies, log_probs, scores)
+    return SampledSelections(prompts, groups, lengths, taken, accuracies, log_probs, scores)
 
 
-def save_draws(path: Path, drawn: Sequence[Drawn]) -> None:
+def save_draws(path: Path, drawn: Sequence[SampledSelections]) -> None:
     """Write what an epoch drew: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
     arrays = {
         "queries": torch.cat([batch.groups.queries for batch in drawn]),
@@ -238,7 +238,7 @@ def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
 
 def on_policy_step(
     batch: Groups,
-    drawn: Drawn,
+    drawn: SampledSelections,
     advantages: Tensor,
     scores: Tensor,
     anchor: Tensor,

@@ -47,7 +47,7 @@ class EvaluationPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeScores:
     """What was evaluated of a policy or run."""
 
     run: AgentRun
@@ -56,7 +56,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class RunFiles(Played):
+class RunFiles(EpisodeScores):
     """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
 
     steps: list[StepRow]
@@ -101,14 +101,14 @@ def read_run(
     return files
 
 
-def read_untrained(name: str, evaluations: Path, episodes: Path) -> Played:
+def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScores:
     """Return the evaluation of a policy that no run trains: the start policy, or a served agent.
 
     Raises:
         RecordError: a malformed row, or other evaluations than of such a policy on held-out tasks.
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
-    policy = Played(AgentRun(arm=name, seed=0), rows, played)
+    policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, played)
     faults, both = list(_episode_faults(policy)), {EvaluationPlace(TEST, mode, "last", 0) for mode in MODES}
     places, is_start = {place for place in map(_place, rows) if place.mode in MODES}, name == START_ARM
     if places != both if is_start else not places or places - both:
@@ -130,7 +130,7 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
     yield from evaluation_lines(files)
 
 
-def evaluation_lines(files: Played) -> Iterator[Line]:
+def evaluation_lines(files: EpisodeScores) -> Iterator[Line]:
     """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
     ceilings = _ceilings(files.episodes)
     places: set[tuple[int, str, str]] = set()
@@ -145,7 +145,7 @@ def evaluation_lines(files: Played) -> Iterator[Line]:
             yield (files.run.arm, files.run.seed, *place, metric, value)
 
 
-def episode_lines(files: Played) -> Iterator[Line]:
+def episode_lines(files: EpisodeScores) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
         place = (row.step, row.split, row.mode, row.checkpoint, row.task_id, row.sample)
@@ -197,7 +197,7 @@ def _evaluation_faults(files: RunFiles) -> Iterator[str]:
         yield from _episode_faults(files)
 
 
-def _episode_faults(files: Played) -> Iterator[str]:
+def _episode_faults(files: EpisodeScores) -> Iterator[str]:
     episodes: dict[EvaluationPlace, list[EpisodeRow]] = {}
     for row in files.episodes:
         episodes.setdefault(_place(row), []).append(row)

@@ -23,7 +23,7 @@ VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
 
 
 @dataclass
-class Shown:
+class BuiltPage:
     """The visible text of an element that names a row, or of all that lies in none."""
 
     line: int
@@ -35,8 +35,8 @@ class Reader(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.open: list[tuple[str, Shown | None, bool]] = []
-        self.traced: list[Shown] = []
+        self.open: list[tuple[str, BuiltPage | None, bool]] = []
+        self.traced: list[BuiltPage] = []
         self.other: list[str] = []
         self.links: list[str] = []
         self.ids: set[str] = set()
@@ -49,7 +49,7 @@ class Reader(HTMLParser):
             return
         inside, is_hidden = self.open[-1][1:] if self.open else (None, False)
         if "data-e" in found:
-            inside = Shown(int(found["data-e"] or 0))
+            inside = BuiltPage(int(found["data-e"] or 0))
             self.traced.append(inside)
         is_hidden |= (
             tag in ("style", "script", "head") or "plot" in str(found.get("class")) or "soft" in str(found.get("class"))

@@ -29,7 +29,7 @@ def model() -> Reader:
 
 
 @dataclass
-class Played:
+class Accuracies:
     """A drawn world and its facts; `right` plays prompts."""
 
     model: Reader
@@ -53,10 +53,10 @@ class Played:
         return [row for row in self.train if row.question_type == kind and row.answer == answer]
 
 
-def play(model: Reader, **options: Any) -> Played:
+def play(model: Reader, **options: Any) -> Accuracies:
     world = WorldData(n_eval=300, perceptual_share=0, flipped_share=0, **options)
     (train, shown), (queries, asked) = draw_examples(world, "train"), draw_examples(world, "val")
-    return Played(model, train, queries, {**shown, **asked})
+    return Accuracies(model, train, queries, {**shown, **asked})
 
 
 def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]:

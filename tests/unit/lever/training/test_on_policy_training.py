@@ -22,9 +22,9 @@ from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
-    Drawn,
+    LvlmBudget,
+    SampledSelections,
     ScoredSelections,
-    Spent,
     advantages_of,
     draw_groups,
     on_policy_epoch,
@@ -71,7 +71,7 @@ class Run:
 
     policy: PointerSelector
     values: dict[str, float]
-    spent: list[Spent]
+    spent: list[LvlmBudget]
     scorer: Recorder
     steps: list[tuple[Groups, dict[str, float], float]]
 
@@ -108,7 +108,9 @@ def epoch(
     return Run(module, updates.means(), spent, scorer, seen)
 
 
-def drawn_of(settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3) -> tuple[PointerSelector, Drawn]:
+def drawn_of(
+    settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3
+) -> tuple[PointerSelector, SampledSelections]:
     """Return a policy that differs from its anchor, the selector of seed 0, and the groups that it draws."""
     policy = selector(seed, head=head)
     with torch.no_grad():

@@ -19,7 +19,7 @@ ENGLISH = Translator("en")
 NOT_REPRODUCED = {"reused-rows"}
 
 
-class Told(NamedTuple):
+class EmulationReport(NamedTuple):
     """A pattern as a reader sees it."""
 
     statement: str
@@ -30,22 +30,22 @@ class Told(NamedTuple):
     verdict: str
 
 
-def told(pattern: Pattern) -> Told:
+def told(pattern: Pattern) -> EmulationReport:
     texts = (pattern.fault.cell, pattern.control.cell, pattern.verdict)
     first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
-    return Told(*first, *map(ENGLISH.text, texts))
+    return EmulationReport(*first, *map(ENGLISH.text, texts))
 
 
-def evaluated(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, Told]:
+def evaluated(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, EmulationReport]:
     return _evaluated(emulate, **changed) if changed or emulate != Emulate() else unchanged()
 
 
 @cache
-def unchanged() -> dict[str, Told]:
+def unchanged() -> dict[str, EmulationReport]:
     return _evaluated(Emulate())
 
 
-def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, Told]:
+def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
     found = patterns(study_of(emulate, **changed))
     named = {name_of(pattern): told(pattern) for pattern in found}
     assert len(named) == len(found)
@@ -58,7 +58,7 @@ def name_of(pattern: Pattern) -> str:
     return f"{name}-{pattern.arm}" if name == "identical-rows" else name
 
 
-def named(found: dict[str, Told], verdict: str) -> set[str]:
+def named(found: dict[str, EmulationReport], verdict: str) -> set[str]:
     return {name for name, pattern in found.items() if pattern.verdict == verdict}
 
 
