@@ -125,7 +125,7 @@ def _make(options: argparse.Namespace, *, waited: bool) -> None:
 def run_stage(options: argparse.Namespace) -> object:
     """Call the named stage with its files, config and runtime; refuse a job that is not as it was planned."""
     call = call_of(options)
-    frozen = snapshot.thaw()
+    frozen = snapshot.load()
     if frozen is not None and frozen.package != snapshot.package_digest():
         # Some source file changed, maybe a comment: what counts is the code of this stage.
         from lever_pipe.runtime.plan import plugins_of

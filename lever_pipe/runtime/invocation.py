@@ -102,7 +102,7 @@ class Run:
 
     @without_trace()
     def begin(self) -> None:
-        """Freeze what this invocation will compute, check what it needs, skip what is made; not in a job's Snakemake.
+        """Save what this invocation will compute, check what it needs, skip what is made; not in a job's Snakemake.
 
         Raises:
             WorkflowError: something that jobs would fail on (of Snakemake).
@@ -115,7 +115,7 @@ class Run:
         jobs, executor = list(workflow.dag.needrun_jobs()), str(workflow.executor_plugin.name)
         results.mkdir(parents=True, exist_ok=True)
         # First, so that what a job of a former run makes while the check looks for it is younger than this plan.
-        snapshot.freeze(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
+        snapshot.save(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
         for stage, code, plugins in _codes_of(jobs):  # so that `why` can name the modules that differ
             record_code(results, stage, plugins, code)
         contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
@@ -206,7 +206,7 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> 
         atexit.register(_end_by_signal)
         sys.excepthook = _trace_no_ctrl_c
         return experiment
-    return parse_experiment(snapshot.thaw_config(root), source=f"the snapshot of {snapshot.VARIABLE}")
+    return parse_experiment(snapshot.load_config(root), source=f"the snapshot of {snapshot.VARIABLE}")
 
 
 def _placed(value: Any, root: Path) -> Any:

@@ -46,7 +46,7 @@ class Snapshot(Row):
     jobs: str  # digest of the planned jobs, which lie beside: a line of manifest, stage and identity each
 
 
-def freeze(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FOLDER) -> Path:
+def save(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FOLDER) -> Path:
     """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
 
     Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
@@ -68,7 +68,7 @@ def freeze(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = 
     return path
 
 
-def thaw() -> Snapshot | None:
+def load() -> Snapshot | None:
     """Return the snapshot that this process belongs to; None for a call outside any invocation.
 
     Raises:
@@ -87,13 +87,13 @@ def thaw() -> Snapshot | None:
     return storage.read_row(path, Snapshot)
 
 
-def thaw_config(root: Path) -> dict[str, Any]:
+def load_config(root: Path) -> dict[str, Any]:
     """Return the configuration that a job's own Snakemake has to use.
 
     Raises:
         SnapshotError: no snapshot reaches this job, or the rules were edited since.
     """
-    snapshot = thaw()
+    snapshot = load()
     if snapshot is None:
         raise SnapshotError(
             f"expected {VARIABLE} in the environment of a job",
@@ -116,7 +116,7 @@ def planned_spec(stage: str, manifest: str) -> str:
         SnapshotError: no invocation planned the job.
     """
     begin = json.dumps([manifest, stage])[:-1] + ", "
-    if thaw() is not None:
+    if load() is not None:
         with Path(os.environ[VARIABLE]).with_suffix(JOBS).open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith(begin):

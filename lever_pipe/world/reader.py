@@ -239,7 +239,7 @@ class ReaderTrainer:
         self._timed("V", self._run_vision)
         for phase in PHASES:
             if phase.trains_vision:
-                self._thaw_vision()
+                self._unfreeze_vision()
             self._timed(phase.name, partial(self._run_phase, phase))
         return self.model
 
@@ -258,7 +258,7 @@ class ReaderTrainer:
         self._features = lambda index: cached[index]
         return VISION_STEPS
 
-    def _thaw_vision(self) -> None:
+    def _unfreeze_vision(self) -> None:
         """Go on with images never seen, and train the vision tower with everything else."""
         self._bank = draw_bank(N_FRESH_IMAGES, self.seed, "fresh")
         self._features = self._live_features

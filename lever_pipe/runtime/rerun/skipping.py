@@ -136,7 +136,7 @@ class Skipping:
 
 
 def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Return whether another job has made the artefact since the plan was frozen; asked in a job's own Snakemake.
+    """Return whether another job has made the artefact since the plan was saved; asked in a job's own Snakemake.
 
     A job that was left in the queue by a main process that was killed may start when the present one has the artefact
     made, and would take it away from those that read it. So it waits for the first one's process and SLURM job.

@@ -37,7 +37,7 @@ def experiment(*files: str) -> Experiment:
 
 def frozen(folder: Path, config: dict[str, object] | None = None, **specs: str) -> Path:
     """Freeze a plan of one job a stage, whose manifest is called as the stage is."""
-    return snapshot.freeze(
+    return snapshot.save(
         config or {"seed": 1}, {name: (name, spec) for name, spec in specs.items()}, ROOT, folder=folder
     )
 
@@ -47,7 +47,7 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
     """Through JSON and back: every identity of a job stays the same text."""
     before = experiment(*files)
     frozen(tmp_path, before.model_dump(mode="json"))
-    after = parse_experiment(snapshot.thaw_config(ROOT))
+    after = parse_experiment(snapshot.load_config(ROOT))
     assert after == before
     wildcards = {
         "preset": before.arms[0].preset,
@@ -64,7 +64,7 @@ def test_the_resolved_configuration_comes_back_as_the_same_experiment(tmp_path: 
 
 def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Path) -> None:
     plan_of = {'a "b"/run.json': ("train_rce_epoch", '{"epoch":1}'), "é.run.json": ("train_rce_epoch", '{"epoch":2}')}
-    snapshot.freeze({}, plan_of, ROOT, folder=tmp_path)
+    snapshot.save({}, plan_of, ROOT, folder=tmp_path)
     for manifest, (stage, spec) in plan_of.items():
         assert snapshot.planned_spec(stage, manifest) == spec
         for other in ((stage, manifest[:-1]), (stage, ""), ("train", manifest)):
@@ -73,17 +73,17 @@ def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Pa
 
 
 def test_outside_an_invocation_an_identity_is_asked_for() -> None:
-    assert snapshot.thaw() is None
+    assert snapshot.load() is None
     with pytest.raises(SnapshotError, match="--spec"):
         snapshot.planned_spec("train_rce_epoch", "run.json")
 
 
 def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=snapshot.VARIABLE):
-        snapshot.thaw_config(ROOT)
+        snapshot.load_config(ROOT)
     frozen(tmp_path).unlink()
     with pytest.raises(SnapshotError, match="all nodes share"):
-        snapshot.thaw()
+        snapshot.load()
 
 
 def test_edited_rules_refuse(tmp_path: Path) -> None:
@@ -91,12 +91,12 @@ def test_edited_rules_refuse(tmp_path: Path) -> None:
     rules.mkdir(parents=True)
     (tmp_path / "workflow/Snakefile").write_text("include: 'rules/a.smk'\n")
     (rules / "a.smk").write_text("rule a: shell: 'one'\n")
-    snapshot.freeze({"a": 1}, {}, tmp_path, folder=tmp_path / "kept")
-    assert snapshot.thaw_config(tmp_path) == {"a": 1}
+    snapshot.save({"a": 1}, {}, tmp_path, folder=tmp_path / "kept")
+    assert snapshot.load_config(tmp_path) == {"a": 1}
     snapshot.workflow_digest.cache_clear()  # a job is another process
     (rules / "a.smk").write_text("rule a: shell: 'two'\n")
     with pytest.raises(SnapshotError, match="rules"):
-        snapshot.thaw_config(tmp_path)
+        snapshot.load_config(tmp_path)
 
 
 def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ from lever_pipe.runtime import snapshot, plan
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.base.provenance import canonical_json, code_of
 spec = plan.spec_of(Experiment(), "merge_rl_data", {})
-print(snapshot.freeze({}, {"manifest": ("merge_rl_data", spec)}, Path()))
+print(snapshot.save({}, {"manifest": ("merge_rl_data", spec)}, Path()))
 """
         done = self.python(tmp_path, "-c", probe)
         (tmp_path / "snapshot").write_text(done.stdout.strip())
