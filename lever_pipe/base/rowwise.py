@@ -106,7 +106,7 @@ def keeps_rows(shape: torch.Size, dtype: torch.dtype, biased: bool, threads: int
         together = product(rows, weight, bias)
         same = all(torch.equal(_alone(rows[-count:], weight, bias), together[-count:]) for count in PROBED)
     if not same:
-        _tell_once()
+        _warn_once()
     return same
 
 
@@ -117,7 +117,7 @@ def _alone(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @cache
-def _tell_once() -> None:
+def _warn_once() -> None:
     log.warning(
         "This machine's matrix products round a row differently beside others; they are made in tiles of %d rows, so "
         "that answers depend on nothing but their prompts. That is slower.",

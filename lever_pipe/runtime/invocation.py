@@ -127,7 +127,7 @@ class Run:
         skipping.skip_if(self._skipping.skip)
         if executor == LOCAL:
             snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
-            snakemake_adapter.tell_a_line_a_job(len(jobs))
+            snakemake_adapter.log_one_line_per_job(len(jobs))
         if not snakemake_adapter.is_quiet(workflow):
             self._running = running.RunningJobs(len(jobs))
             self._running.start()
@@ -257,7 +257,7 @@ _held: list[IO[str]] = []
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
     """End Snakemake at the first Ctrl-C; its jobs get each later one themselves, and its own end is left whole."""
     _interrupts.append(number)
-    snakemake_adapter.tell_no_errors()  # the jobs' ends by the same Ctrl-C are no news
+    snakemake_adapter.silence_errors()  # the jobs' ends by the same Ctrl-C are no news
     signal.signal(number, lambda *_: None)  # no SIG_IGN: what it starts would ignore Ctrl-C too
     signal.default_int_handler(number, frame)
 

@@ -135,7 +135,7 @@ def explain_missing_input(explain: Callable[[str], None]) -> None:
             try:
                 await original(dag, progress=progress)
             except MissingInputException as refusal:
-                if not _hearing:  # `planned_jobs` plans again
+                if not _plan_listeners:  # `planned_jobs` plans again
                     explain(str(refusal))
                 raise
 
@@ -311,7 +311,7 @@ class JobLines(logging.Formatter):
         return f"{time.strftime('%H:%M:%S')}  {self._done} of {self._n_jobs} done, started: {text}"
 
 
-def tell_a_line_a_job(n_jobs: int) -> None:
+def log_one_line_per_job(n_jobs: int) -> None:
     """Let the terminal say no more of a job that goes well."""
     for handler in _terminal():
         lines = JobLines(handler.formatter, n_jobs)
@@ -319,7 +319,7 @@ def tell_a_line_a_job(n_jobs: int) -> None:
         handler.setFormatter(lines)
 
 
-def tell_no_errors() -> None:
+def silence_errors() -> None:
     """Let the terminal say nothing of jobs that fail from here on."""
     for handler in _terminal():
         handler.addFilter(lambda record: record.levelno < logging.ERROR)
@@ -413,20 +413,20 @@ def _dry_run(words: Sequence[str]) -> list[PlannedJob]:
 
     start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
 
-    def hear(planned: Iterable[Job], skipped: Mapping[Job, str]) -> None:
+    def on_plan(planned: Iterable[Job], skipped: Mapping[Job, str]) -> None:
         folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
         jobs[:] = [planned_job(job, folder, skipped.get(job, "")) for job in planned]
 
     logger, on_termination, status = logging.getLogger(LOGGER), signal.getsignal(signal.SIGTERM), None
     propagates, logger.propagate = logger.propagate, False
-    _hearing.append(hear)
+    _plan_listeners.append(on_plan)
     with redirect_stdout(out), redirect_stderr(err):
         try:
             cli.main(list(words))
         except SystemExit as leaving:
             status = leaving.code
         finally:
-            _hearing.remove(hear)
+            _plan_listeners.remove(on_plan)
             logger.propagate = propagates
             signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
     if status:
@@ -443,14 +443,14 @@ def is_assumed(path: str) -> bool:
     return bool(_assuming) and not Path(path).exists()
 
 
-_hearing: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []
+_plan_listeners: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []
 """Who in this process hears the jobs of a dry run's plan, and why some of them will be skipped."""
 
 
-def tell_plan(jobs: Iterable[Job], skipped: Mapping[Job, str]) -> None:
+def emit_plan(jobs: Iterable[Job], skipped: Mapping[Job, str]) -> None:
     """Tell the jobs of a dry run's plan, and why some will be skipped, to who hears them in this process."""
-    for hear in _hearing:
-        hear(jobs, skipped)
+    for on_plan in _plan_listeners:
+        on_plan(jobs, skipped)
 
 
 def arguments_of(words: Sequence[str]) -> dict[str, Any]:

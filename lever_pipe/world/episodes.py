@@ -150,7 +150,7 @@ def _draw_knowledge(episode: _Episode, scene: list[int], repeat_share: float, rn
     return relation, scene[KEY_ATTRIBUTE[relation]]
 
 
-def _tell(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
+def _reveal(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
     """Mark what is known about a knowledge turn so far, then remember it and perhaps flip it."""
     fact = (turn.relation, turn.key)
     turn.is_exact = fact in episode.facts_shown
@@ -178,7 +178,7 @@ def _draw_turn(episode: _Episode, options: EpisodeOptions, bank: ImageBank, rng:
     question = int(rng.integers(len(RELATIONS[relation].questions)))
     turn = TurnDraw(relation, key, image, answer, question)
     if not is_perceptual:
-        _tell(episode, turn, rng)
+        _reveal(episode, turn, rng)
     return turn
 
 

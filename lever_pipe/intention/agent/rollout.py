@@ -227,7 +227,7 @@ class _Dialogue:
     """What the model has to read before the agent's next turn."""
     is_running: bool = True
 
-    def tell(self, tokens: list[int]) -> None:
+    def append_message(self, tokens: list[int]) -> None:
         """Give the agent something to read."""
         self.episode.tokens += tokens
         self.episode.turn += [NO_TURN] * len(tokens)
@@ -245,7 +245,7 @@ def _opened(player: Player, request: EpisodeRequest) -> _Dialogue:
     prompt = player.codec.prompt(request.task)
     episode = Episode(request.task, request.index, request.sample, env.ceiling, len(prompt))
     dialogue = _Dialogue(episode, env, uniforms(generator(*request.stream)))
-    dialogue.tell(prompt)
+    dialogue.append_message(prompt)
     return dialogue
 
 
@@ -322,7 +322,7 @@ def _answer(
             continue
         feedback = player.codec.feedback(result.feedback, result.reward if rules.show_reward else None)
         if len(dialogue.episode.tokens) + len(feedback) < max_context:
-            dialogue.tell(feedback)
+            dialogue.append_message(feedback)
         else:
             dialogue.finish("context")
 

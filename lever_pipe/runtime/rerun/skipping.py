@@ -28,7 +28,7 @@ from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import MANIFEST, absolute
 from lever_pipe.runtime.rerun.why_names import counted
 from lever_pipe.runtime.slurm import squeue
-from lever_pipe.runtime.snakemake_adapter import Dag, Job, is_wanted, tell_plan
+from lever_pipe.runtime.snakemake_adapter import Dag, Job, emit_plan, is_wanted
 from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -94,7 +94,7 @@ class Skipping:
                 else:
                     digests.note(job, work)
                     skipped[job] = STORED
-        tell_plan(planned, skipped)
+        emit_plan(planned, skipped)
         if skipped:
             counts = sorted(Counter(skipped.values()).items(), reverse=True)
             log.warning(f"Of the jobs below, {' and '.join(FORESEEN[why].format(n) for why, n in counts)}.")

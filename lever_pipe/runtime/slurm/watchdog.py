@@ -101,7 +101,7 @@ class Watchdog:
         if not jobs:
             return []
         states = slurm.states_of(name)
-        self.hear(states)
+        self.note_query(states)
         return [(job, None if states is None else self.check(job, states)) for job in jobs]
 
     def check(self, job: Job, states: Mapping[str, str]) -> JobEnd | None:
@@ -127,7 +127,7 @@ class Watchdog:
             self._longest_round = max(SHORTEST_ROUND, age // ROUNDS_PER_RECORD) if age else float("inf")
         return float("inf") if self._longest_round is None else self._longest_round
 
-    def hear(self, states: dict[str, str] | None) -> None:
+    def note_query(self, states: dict[str, str] | None) -> None:
         """Note whether SLURM answered, and say so when it has not for long."""
         now = self._clock()
         if states is not None:

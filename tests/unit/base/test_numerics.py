@@ -52,19 +52,19 @@ def test_nothing_of_the_package_imports_torch_before_the_path_is_chosen() -> Non
     assert "torch met" in run(EVERY_MODULE)
 
 
-TELL = "import lever_pipe; from lever_pipe.base import numerics; print(numerics.path())"
+PRINT_PATH = "import lever_pipe; from lever_pipe.base import numerics; print(numerics.path())"
 SPAWN = "import lever_pipe, subprocess, sys; subprocess.run([sys.executable, '-c', {!r}], check=True)"
 
 
 def test_every_way_into_the_package_takes_the_same_path_and_so_do_its_children() -> None:
-    own = run(TELL)
+    own = run(PRINT_PATH)
     assert own.startswith("same_everywhere")
-    assert run(SPAWN.format(TELL)) == own
+    assert run(SPAWN.format(PRINT_PATH)) == own
     assert run(SPAWN.format("import os; print(os.environ['MKL_CBWR'])")) == "AVX2,STRICT\n"
 
 
 def test_where_torch_is_there_already_nothing_is_set() -> None:
-    code = f"import torch, os; {TELL}; print(*[n for n in {list(SAME_EVERYWHERE)} if n in os.environ])"
+    code = f"import torch, os; {PRINT_PATH}; print(*[n for n in {list(SAME_EVERYWHERE)} if n in os.environ])"
     path, variables = run(code).splitlines()
     assert path.startswith("given ")
     assert variables == ""

@@ -82,14 +82,14 @@ def test_a_machine_that_fails_the_self_test_is_told_once(
         return nn.functional.linear(rows, weight, bias) + 1e-7 * (len(rows) % 2)
 
     monkeypatch.setattr(rowwise, "product", by_company)
-    for cached in (rowwise.keeps_rows, rowwise._tell_once):
+    for cached in (rowwise.keeps_rows, rowwise._warn_once):
         cached.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
             assert not rowwise.keeps_rows(torch.Size((8, 8)), torch.float32, False, torch.get_num_threads())
             assert not rowwise.keeps_rows(torch.Size((8, 9)), torch.float32, True, torch.get_num_threads())
     finally:
-        for cached in (rowwise.keeps_rows, rowwise._tell_once):
+        for cached in (rowwise.keeps_rows, rowwise._warn_once):
             cached.cache_clear()
     assert len(caplog.records) == 1
     assert "tiles of 32 rows" in caplog.text

@@ -23,12 +23,12 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.heard = Failures()
+        self.failures = Failures()
 
     def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **said: Any) -> None:
         record = logging.LogRecord("snakemake.logging", level, __file__, 1, message, (), None)
         vars(record).update({"event": event, **said} if event else said)
-        self.heard.handle(record)
+        self.failures.handle(record)
 
     def starts(self, job: int, rule: str = "train", *, log: str = "", **said: Any) -> None:
         values = {"wildcards": {"seed": "0"}} | said
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def only(self) -> FailedJob:
-        (row,) = self.heard.failed
+        (row,) = self.failures.failed
         return row
 
 
@@ -112,7 +112,7 @@ def test_only_the_last_attempt_counts(run: Run) -> None:
     run.finishes(1)
     run.write("log.txt", "ValueError: second\n")
     run.fails(2, log=log)
-    assert [(row.attempts, row.lines) for row in run.heard.failed] == [(2, ("ValueError: second",))]
+    assert [(row.attempts, row.lines) for row in run.failures.failed] == [(2, ("ValueError: second",))]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -214,7 +214,7 @@ def test_faults_of_parallel_jobs_do_not_mix(run: Run) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [row.ended for row in run.heard.failed] == ["SIGINT", "SIGTERM"]
+    assert [row.ended for row in run.failures.failed] == ["SIGINT", "SIGTERM"]
 
 
 def half_done(run: Run, *, status: int = 2) -> None:
@@ -229,7 +229,7 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
     half_done(run, status=137)
     run.starts(12, "score", log="absent.txt", wildcards={"policy": "baseline/oracle", "seed": "1"})
     run.fails(12, "score", log="absent.txt")
-    assert run.heard.summary() == (
+    assert run.failures.summary() == (
         "2 jobs failed:\n"
         "train  seed=0  attempts: 1\n"
         "    SIGKILL: mostly for want of memory: raise its mem_mb in the profile\n"

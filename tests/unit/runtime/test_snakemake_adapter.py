@@ -98,7 +98,7 @@ def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: p
     def emit(text: str, event: LogEvent | None = None, level: int = logging.INFO, **more: Any) -> None:
         logger.log(level, text, extra={"event": event, **more} if event else None)
 
-    snakemake_adapter.tell_a_line_a_job(2)
+    snakemake_adapter.log_one_line_per_job(2)
     for done, name in enumerate(("Sample pools", "Train"), start=1):
         emit("Select jobs to execute...")
         emit("Execute 1 jobs...", LogEvent.JOB_STARTED, jobs=[done])
@@ -107,7 +107,7 @@ def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: p
         emit("", LogEvent.PROGRESS, done=done, total=2)
     emit("disk full", level=logging.WARNING)
     emit("RuleException", LogEvent.ERROR, logging.ERROR)
-    snakemake_adapter.tell_no_errors()
+    snakemake_adapter.silence_errors()
     emit("RuleException", LogEvent.ERROR, logging.ERROR)
     lines = [line.partition("  ")[2] or line for line in said.getvalue().split("\n")]
     first, second = "0 of 2 done, started: Sample pools", "1 of 2 done, started: Train"
