@@ -79,9 +79,9 @@ class Run:
             self._failures.attach()
             snakemake_adapter.silence_trigger_advice()
 
-    def regard_what_is_made(self) -> None:
+    def use_content_based_reruns(self) -> None:
         """Let Snakemake plan by what the manifests say; in a job's own, skip what another has made."""
-        decision.regard_versions(self.experiment.rerun_on_library_versions)
+        decision.set_rerun_on_library_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
             skipping.skip_if(skipping.made_by_another)
             return

@@ -117,17 +117,17 @@ def _public(version: str) -> str:
     return version.partition("+")[0]
 
 
-def regard_versions(is_regarded: bool) -> None:
+def set_rerun_on_library_versions(is_on: bool) -> None:
     """Let another version of a library be a reason to compute again in this process, or none."""
-    _regarded["versions"] = is_regarded
+    _rerun_on["versions"] = is_on
 
 
-_regarded = {"versions": True}
+_rerun_on = {"versions": True}
 
 
 def versions_for(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Return the versions here of what a stage computes with; none where they are no reason to compute again."""
-    here = _installed() if _regarded["versions"] else {}
+    here = _installed() if _rerun_on["versions"] else {}
     return {name: here[name] for name in snapshot.code_of(stage, plugins_of(stage, config)).libraries if name in here}
 
 

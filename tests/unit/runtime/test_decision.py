@@ -78,10 +78,10 @@ class TestMade:
         assert self.is_made(files, versions=versions) == is_same
 
     def test_versions_may_be_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(decision, "_regarded", {"versions": True})
+        monkeypatch.setattr(decision, "_rerun_on", {"versions": True})
         assert decision.versions_for("measure_rewards", {}).keys() == {"torch"}
         assert decision.versions_for("measure_pools", {}) == {}
-        decision.regard_versions(False)
+        decision.set_rerun_on_library_versions(False)
         assert decision.versions_for("measure_rewards", {}) == {}
 
     @pytest.mark.parametrize("missing", ["groups", "shard1", "tables/a", "cell1", "manifest"])
