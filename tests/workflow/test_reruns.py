@@ -172,7 +172,7 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
         changes.enter_context(smoke.edited("profiles/default/config.yaml", "cores: all", "cores: 1"))
         changes.enter_context(smoke.edited("config/smoke.yaml", "intention:\n", execution))
         changes.enter_context(smoke.edited("config.yaml", "  published: {}", "  published: {train_share: 0.8}"))
-        changes.enter_context(consent(smoke))
+        changes.enter_context(confirmed(smoke))
         changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
         changes.enter_context(smoke.edited(STAGES, OF_A_STAGE, STAGE_MORE + OF_A_STAGE))
         changes.enter_context(
@@ -211,14 +211,14 @@ def test_jobs_take_the_configured_path_and_their_manifests_tell_it(smoke: Projec
     assert json.loads(manifest.read_text())["versions"]["numerics"].startswith("same_everywhere")
 
 
-def test_consent_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
+def test_confirmation_to_ask_again_reaches_the_jobs(smoke: Project) -> None:
     words = ("--dry-run", "--printshellcmds", "--forcerun", "answer_prompts", "--until", "answer_prompts")
     assert "--lvlm" not in smoke.snakemake(*words)
-    with consent(smoke):
+    with confirmed(smoke):
         assert "--lvlm" in smoke.snakemake(*words)
 
 
-def consent(smoke: Project) -> AbstractContextManager[None]:
+def confirmed(smoke: Project) -> AbstractContextManager[None]:
     results = "results: results/smoke\n"
     return smoke.edited("config/smoke.yaml", results, f"{results}lvlm: {{ask_again: true}}\n")
 

@@ -35,7 +35,7 @@ from lever_pipe.lvlms._requests import (
     TokenRequest,
     merge_requests,
 )
-from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, introduce, require_consent
+from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, register, require_confirmation
 from lever_pipe.lvlms.asking.prompts import TextSegment
 from lever_pipe.lvlms.protocol import COUNTERS, DecodeOptions, ImageSource, LvlmFamily, LvlmReply, LvlmRequest
 
@@ -114,9 +114,11 @@ class LedgerLvlm:
         missing = [gap for request in merged if (gap := self._gap(request, keys[request.prompt])) is not None]
         self._count(tokenized, merged, len(missing))
         if missing and not self._has_begun:
-            require_consent(self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again)
+            require_confirmation(
+                self.ledger, self._engine_digest, self._identity, len(missing), ask_again=self._ask_again
+            )
             if self.ledger.folder is not None:
-                introduce(self.ledger.folder, self._engine_digest, self._identity)
+                register(self.ledger.folder, self._engine_digest, self._identity)
             self._has_begun = True
         self._answer(missing, keys)
         replies = [self._to_reply(request, keys[request.prompt]) for request in tokenized]

@@ -43,7 +43,7 @@ KEY = b'{"key":"'  # begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
-MANY = 1000  # answers that a GPU does not make again without consent
+MANY = 1000  # answers that a GPU does not make again without confirmation
 END = b'"}\n'
 SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
@@ -210,7 +210,7 @@ def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
     return engines
 
 
-def introduce(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
+def register(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
     """Say what an engine is, for those who read a ledger later; not where the disk has no room."""
     path = folder / f"engine-{digest}.json"
     if not path.exists():
@@ -313,7 +313,7 @@ def _agree(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def require_consent(
+def require_confirmation(
     ledger: Ledger, digest: str, identity: Mapping[str, Any], n_missing: int, *, ask_again: bool
 ) -> None:
     """Tell, before an engine's first answer, what the ledger holds of other engines of its model.

@@ -9,7 +9,7 @@ import pytest
 from ledger_lines import written
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.lvlms.asking.ledger import MANY, Ledger, introduce, require_consent
+from lever_pipe.lvlms.asking.ledger import MANY, Ledger, register, require_confirmation
 
 OWN, OTHER, THIRD = "a" * 16, "b" * 16, "c" * 16
 HERE = {"weights": "w", "device": "cuda", "numerics": "", "code": "2"}
@@ -21,18 +21,18 @@ def ledger_of(folder: Path, rows: dict[str, int], **identities: dict[str, str]) 
             for number in range(count):
                 ledger.put(f"{engine}{number:048x}", {"text": "red", "tokens": [1]})
     for engine, identity in identities.items():
-        introduce(folder, engine, identity)
+        register(folder, engine, identity)
     return Ledger(folder)
 
 
-def test_a_gpu_asks_again_only_with_consent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_asks_again_only_with_confirmation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger = ledger_of(tmp_path, {OTHER: MANY}, **{OTHER: HERE | {"code": "1"}})
     with pytest.raises(ConfigError) as caught:
-        require_consent(ledger, OWN, HERE, 70, ask_again=False)
+        require_confirmation(ledger, OWN, HERE, 70, ask_again=False)
     for words in (str(tmp_path), f"{MANY} answers", "code: 1, here 2", "all 70 prompts", "lvlm.ask_again: true"):
         assert words in str(caught.value)
     with caplog.at_level(logging.WARNING):
-        require_consent(ledger, OWN, HERE, 70, ask_again=True)
+        require_confirmation(ledger, OWN, HERE, 70, ask_again=True)
     assert len(caplog.records) == 1
 
 
@@ -50,12 +50,12 @@ def test_else_one_line_says_what_stays_unused(
 ) -> None:
     ledger = ledger_of(tmp_path, rows, **{OTHER: HERE | {"code": "1"}})
     with caplog.at_level(logging.WARNING):
-        require_consent(ledger, OWN, here, 70, ask_again=False)
+        require_confirmation(ledger, OWN, here, 70, ask_again=False)
     assert len(caplog.records) == told
 
 
 def test_another_models_answers_are_no_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger = ledger_of(tmp_path, {OTHER: MANY}, **{OTHER: HERE | {"weights": "of another"}})
     with caplog.at_level(logging.WARNING):
-        require_consent(ledger, OWN, HERE, 70, ask_again=False)
+        require_confirmation(ledger, OWN, HERE, 70, ask_again=False)
     assert not caplog.records

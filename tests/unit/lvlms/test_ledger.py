@@ -19,8 +19,8 @@ from lever_pipe.lvlms.asking.ledger import (
     LOG_PROB_TOLERANCE,
     ROWS_PER_CHUNK,
     Ledger,
-    introduce,
     read_files,
+    register,
 )
 
 KEY = "ab" * 32
@@ -176,7 +176,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
     n = 2 * ROWS_PER_CHUNK + 1
     with written(tmp_path) as ledger, monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: full(errno.ENOSPC))
-        introduce(tmp_path, "0" * 16, {"code": "x"})
+        register(tmp_path, "0" * 16, {"code": "x"})
         for i in range(n):
             ledger.put(f"{i:064x}", {"text": str(i)})
         ledger.flush()
