@@ -24,7 +24,7 @@ JOINTS = {
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
 """What stands between the cells of a list, its last two, parts, and sentences."""
-LOOKS = {
+VERDICT_CLASSES = {
     **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
     **dict.fromkeys(("does not hold", "worse"), "no"),
     **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
@@ -88,7 +88,11 @@ class Translator:
                 return cell.__html__() if is_html else str(cell)
             case str():
                 text = _literal(self.texts.get(cell, cell), is_html=is_html)
-                return f'<span class="verdict {LOOKS[cell]}">{text}</span>' if is_html and cell in LOOKS else text
+                return (
+                    f'<span class="verdict {VERDICT_CLASSES[cell]}">{text}</span>'
+                    if is_html and cell in VERDICT_CLASSES
+                    else text
+                )
             case list() | tuple():
                 texts = [text for text in (self._write(item, is_html=is_html) for item in cell) if text]
                 return self._join(texts, "list" if isinstance(cell, list) else "parts")

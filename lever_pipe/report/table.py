@@ -92,7 +92,7 @@ class Table:
         return [policies or () for policies in self.frame.get(BEHIND, [()] * len(self.frame))]
 
     @property
-    def looks(self) -> dict[Any, str]:
+    def columns(self) -> dict[Any, str]:
         """Return the classes of each column: mostly numbers, names or words, and whether they are published."""
         classes = {}
         for head in self.heads:
@@ -165,7 +165,7 @@ def _fields(cell: Cell, translator: Translator, *, with_ends: bool) -> Sequence[
 
 def as_latex(table: Table, translator: Translator) -> str:
     """Return a table as LaTeX with the rules of package `booktabs`, each cell as the page shows it."""
-    columns = "".join("r" if looks.startswith("number") else "l" for looks in table.looks.values())
+    columns = "".join("r" if columns_here.startswith("number") else "l" for columns_here in table.columns.values())
     caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
     body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(
         index=False, escape=False, column_format=columns, caption=caption, label=label
@@ -178,7 +178,7 @@ def as_latex(table: Table, translator: Translator) -> str:
 
 def as_markdown(table: Table, translator: Translator) -> str:
     """Return a table as Markdown, each cell as the page shows it."""
-    align = ["right" if looks.startswith("number") else "left" for looks in table.looks.values()]
+    align = ["right" if columns.startswith("number") else "left" for columns in table.columns.values()]
     frame = _texts(table, translator, _markdown, "<sup>{}</sup>")
     body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
     notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, translator)]

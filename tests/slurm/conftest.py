@@ -62,11 +62,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: "test_same_bytes" not in item.nodeid)
 
 
-def wait_until(look: Callable[[], Any], seconds: float, what: str, run: Run | None = None) -> Any:
-    """Return the first true value of `look`; fail, with what is known of the run, when none comes in time."""
+def wait_until(probe: Callable[[], Any], seconds: float, what: str, run: Run | None = None) -> Any:
+    """Return the first true value of `probe`; fail, with what is known of the run, when none comes in time."""
     end = time.monotonic() + seconds
     while True:
-        found = look()
+        found = probe()
         if found:
             return found
         ended = run is not None and run.process.poll() is not None

@@ -41,10 +41,12 @@ def validation(view: AgentView, translator: Translator) -> Figure | None:
     figure, axes = style.panels(1, len(MODES), height=4.2)
     for panel, mode in zip(axes, MODES, strict=True):
         for index, (arm, seeds) in enumerate(view.seeds.items()):
-            look = style.look(index)
-            style.line(panel, values_of(curves[arm, mode]), look, name=arm, linewidth=1.5)
+            series_style = style.series_style(index)
+            style.line(panel, values_of(curves[arm, mode]), series_style, name=arm, linewidth=1.5)
             for seed in seeds if len(seeds) > 1 else ():
-                style.dots(panel, values_of(view.curve(run_of(arm, seed), mode)), look, markersize=3, alpha=0.55)
+                style.dots(
+                    panel, values_of(view.curve(run_of(arm, seed), mode)), series_style, markersize=3, alpha=0.55
+                )
         style.label(panel, title=translator.message(mode.capitalize()), x=translator.message("Step"))
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
@@ -65,7 +67,7 @@ def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
             place = view.find(f"arm~{arm}", metric)
             rows = {mode: view.find(f"arm~{arm}", "normalised_reward", **HELD_OUT, mode=mode) for mode in MODES}
             if place is not None:
-                _pair(panel, place.value, rows, style.look(index), arm)
+                _pair(panel, place.value, rows, style.series_style(index), arm)
         style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
@@ -88,9 +90,9 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
         place = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
         rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **place) for arm in names]
         if all(rows):
-            marks = [(arm, row[0], style.look(index)) for arm, row in zip(names, rows, strict=True)]
+            marks = [(arm, row[0], style.series_style(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
-            style.dots(axes, {}, style.look(index), label=translator.message(mode.capitalize()))
+            style.dots(axes, {}, style.series_style(index), label=translator.message(mode.capitalize()))
             is_drawn = True
     style.label(axes, x=translator.message("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
@@ -107,7 +109,7 @@ def training(view: AgentView, translator: Translator) -> Figure | None:
         for index, (arm, curve) in enumerate(zip(view.seeds, by_arm, strict=True)):
             values = values_of(curve)
             points = values if metric in EXACT else style.smoothed(values)
-            style.line(panel, points, style.look(index), name=arm, linewidth=1.3)
+            style.line(panel, points, style.series_style(index), name=arm, linewidth=1.3)
         style.label(panel, title=translator.message(METRIC_NAMES[metric]), x=translator.message("Step"))
     style.legend_below(figure, axes[0])
     return figure
@@ -120,30 +122,34 @@ def published(view: AgentView, translator: Translator) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=3.4)
     for index, (run, curve) in enumerate(runs.items()):
-        look = style.look(index)
-        style.line(axes, curve, look, name=translator.message(RUN_NAMES[run]), marker=look.marker)
+        series_style = style.series_style(index)
+        style.line(axes, curve, series_style, name=translator.message(RUN_NAMES[run]), marker=series_style.marker)
     guessed = values_of(view.published("nokl", "val_reward_estimated"))
     if guessed:
         hollow = {"markerfacecolor": "none", "label": translator.message("no KL, estimated by document 003")}
-        style.dots(axes, guessed, style.Look(style.GREY, "o", ""), **hollow)
+        style.dots(axes, guessed, style.SeriesStyle(style.GREY, "o", ""), **hollow)
     style.label(axes, x=translator.message("Step"), y=translator.message("Validation reward"))
     axes.legend()
     return figure
 
 
-def _pair(axes: Axes, place: float, rows: Mapping[str, EvidenceRow | None], look: style.Look, arm: str) -> None:
+def _pair(
+    axes: Axes, place: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
+) -> None:
     """Draw an arm's scores above each other: filled where sampled, open where greedy, joined by a line."""
     measured = {mode: row for mode, row in rows.items() if row is not None}
-    axes.plot([place] * len(measured), [100 * row.value for row in measured.values()], color=look.color, alpha=0.4)
+    axes.plot(
+        [place] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4
+    )
     for mode, row in measured.items():
         low, high = style.ends(row)
         axes.errorbar(
             [place],
             [100 * row.value],
             yerr=[[100 * low], [100 * high]],
-            color=look.color,
-            marker=look.marker,
-            markerfacecolor=look.color if mode == "sampled" else "white",
+            color=series_style.color,
+            marker=series_style.marker,
+            markerfacecolor=series_style.color if mode == "sampled" else "white",
             capsize=2,
             linestyle="",
             label=arm if mode == "sampled" else "_",

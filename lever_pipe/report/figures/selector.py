@@ -17,7 +17,7 @@ from lever_pipe.report.labels import label
 from lever_pipe.report.selector.copying import measured
 from lever_pipe.report.selector.documents import long_runs
 
-OFFLINE, ON_POLICY, OTHER = style.look(0), style.look(1), style.Look(style.GREY, "o", "-")
+OFFLINE, ON_POLICY, OTHER = style.series_style(0), style.series_style(1), style.SeriesStyle(style.GREY, "o", "-")
 METRICS = ("kl", "kl_loss", "ppo_loss", "loss", "val_loss", "mean_ratio")
 """Panels of document 000."""
 WORDS = {
@@ -47,13 +47,13 @@ def frontier(context: ReportContext, translator: Translator) -> Figure | None:
     if not any(groups for groups, _ in modes.values()):
         return None
     figure, (left, right) = style.panels(1, 2, height=3.9)
-    for kind, (groups, look) in modes.items():
+    for kind, (groups, series_style) in modes.items():
         rows = {beta: row for beta, group in groups.items() if (row := context.accuracy(group)) is not None}
         kl = {beta: context.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
         name = translator.message(WORDS[kind])
-        style.with_bars(left, points, style.Look(look.color, look.marker, ""), name=name)
-        style.with_bars(right, rows, look, name=name)
+        style.with_bars(left, points, style.SeriesStyle(series_style.color, series_style.marker, ""), name=name)
+        style.with_bars(right, rows, series_style, name=name)
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     left.set_xlim(left=0)
     right.set_xscale("symlog", linthresh=0.05, linscale=0.5)
@@ -78,7 +78,7 @@ def primary(context: ReportContext, translator: Translator) -> Figure | None:
     groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
     base = main.last_rce
     rows = [(group, context.compared(group, base)) for group in groups if base]
-    marks = [(_label(translator, group), row, _look(group)) for group, row in rows if row is not None]
+    marks = [(_label(translator, group), row, _series_style(group)) for group, row in rows if row is not None]
     if not marks:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.1 + 0.27 * len(marks))
@@ -98,7 +98,7 @@ def training_curves(context: ReportContext, translator: Translator) -> Figure | 
         for index, (beta, epochs) in enumerate(runs.items()):
             rows = {e: context.evidence.find(context.grpo(beta, e), metric) for e in sorted(epochs)}
             values = {epoch: row.value for epoch, row in rows.items() if row is not None}
-            style.line(panel, values, style.look(index), name=_beta(translator, beta))
+            style.line(panel, values, style.series_style(index), name=_beta(translator, beta))
         style.label(panel, title=translator.message(METRIC_NAMES[metric]), x=translator.message("GRPO epoch"))
         style.epoch_ticks(panel, max(max(epochs) for epochs in runs.values()))
     style.legend_below(figure, axes[0])
@@ -118,8 +118,8 @@ def learning(context: ReportContext, translator: Translator) -> Figure | None:
         betas = sorted({beta for _, beta, _ in groups})
         for index, beta in enumerate(betas):
             epochs = {e: name for (start, b, e), name in sorted(groups.items()) if (start, b) == (base, beta)}
-            look, aside = style.look(every.index(beta)), 0.06 * (index - len(betas) / 2)
-            _paired(panel, context, epochs, look, _beta(translator, beta), aside)
+            series_style, aside = style.series_style(every.index(beta)), 0.06 * (index - len(betas) / 2)
+            _paired(panel, context, epochs, series_style, _beta(translator, beta), aside)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         style.label(panel, title=translator.message(WORDS[kind]), x=translator.message("GRPO epoch"))
         style.whole_ticks(panel, sorted({e for _, _, e in groups}))
@@ -181,8 +181,8 @@ def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: context.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.with_bars(left, points, style.look(index), name=translator.message(METRIC_NAMES[metric]))
-    style.with_bars(right, accuracies, style.look(0), name="")
+        style.with_bars(left, points, style.series_style(index), name=translator.message(METRIC_NAMES[metric]))
+    style.with_bars(right, accuracies, style.series_style(0), name="")
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
@@ -199,7 +199,7 @@ def _standing_for_kinds(context: ReportContext) -> list[str]:
     return [group for group in dict.fromkeys(chosen) if group]
 
 
-def _look(group: str) -> style.Look:
+def _series_style(group: str) -> style.SeriesStyle:
     return {"grpo": OFFLINE, "on_policy": ON_POLICY}.get(PolicyName.parse(group).kind, OTHER)
 
 
@@ -222,13 +222,22 @@ def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
 
 
 def _paired(
-    axes: Axes, context: ReportContext, epochs: dict[int, str], look: style.Look, name: str, offset: float
+    axes: Axes,
+    context: ReportContext,
+    epochs: dict[int, str],
+    series_style: style.SeriesStyle,
+    name: str,
+    offset: float,
 ) -> None:
     gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
     points = {place: values for place, values in gains.items() if values}
-    style.line(axes, {place: math.fsum(values) / len(values) for place, values in points.items()}, look, name=name)
+    style.line(
+        axes, {place: math.fsum(values) / len(values) for place, values in points.items()}, series_style, name=name
+    )
     for place, values in points.items():
-        axes.plot([place] * len(values), values, look.marker, color=look.color, markersize=3.5, alpha=0.7)
+        axes.plot(
+            [place] * len(values), values, series_style.marker, color=series_style.color, markersize=3.5, alpha=0.7
+        )
 
 
 def _gains(context: ReportContext, name: PolicyName) -> list[float]:

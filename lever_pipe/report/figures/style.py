@@ -56,7 +56,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SeriesStyle:
     """Colour, marker and dash of one series; all three differ, so that any one suffices to tell series apart."""
 
     color: str
@@ -64,9 +64,9 @@ class Look:
     dash: str | tuple[int, tuple[int, ...]]
 
 
-def look(index: int) -> Look:
+def series_style(index: int) -> SeriesStyle:
     """Return the look of the series at `index`; it repeats after eight."""
-    return Look(PALETTE[index % 8], MARKERS[index % 8], DASHES[index % 8])
+    return SeriesStyle(PALETTE[index % 8], MARKERS[index % 8], DASHES[index % 8])
 
 
 class DrawnOnce(Figure):
@@ -115,16 +115,16 @@ def ends(row: EvidenceRow) -> tuple[float, float]:
     return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
 
 
-def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], look: Look, *, name: str) -> None:
+def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], series_style: SeriesStyle, *, name: str) -> None:
     """Draw rows by x with their intervals as bars."""
     bars = [ends(row) for row in points.values()]
     axes.errorbar(
         list(points),
         [row.value for row in points.values()],
         yerr=list(zip(*bars, strict=True)),
-        color=look.color,
-        marker=look.marker,
-        linestyle=look.dash,
+        color=series_style.color,
+        marker=series_style.marker,
+        linestyle=series_style.dash,
         linewidth=1.4,
         elinewidth=0.9,
         markersize=5,
@@ -133,28 +133,30 @@ def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], look: Look, *, na
     )
 
 
-def line(axes: Axes, values: Mapping[Any, float], look: Look, *, name: str, **more: Any) -> None:
+def line(axes: Axes, values: Mapping[Any, float], series_style: SeriesStyle, *, name: str, **more: Any) -> None:
     """Draw values by x as a line."""
-    axes.plot(list(values), list(values.values()), color=look.color, linestyle=look.dash, label=name, **more)
+    axes.plot(
+        list(values), list(values.values()), color=series_style.color, linestyle=series_style.dash, label=name, **more
+    )
 
 
-def dots(axes: Axes, values: Mapping[Any, float], look: Look, **more: Any) -> None:
+def dots(axes: Axes, values: Mapping[Any, float], series_style: SeriesStyle, **more: Any) -> None:
     """Draw values by x as markers alone."""
-    axes.plot(list(values), list(values.values()), look.marker, color=look.color, **more)
+    axes.plot(list(values), list(values.values()), series_style.marker, color=series_style.color, **more)
 
 
 def forest(
-    axes: Axes, rows: Sequence[tuple[str, EvidenceRow, Look]], *, scale: float = 1.0, shift: float = 0.0
+    axes: Axes, rows: Sequence[tuple[str, EvidenceRow, SeriesStyle]], *, scale: float = 1.0, shift: float = 0.0
 ) -> None:
     """Draw rows below each other, each with its name at the axis and its interval as a bar."""
-    for place, (_, row, look) in enumerate(rows):
+    for place, (_, row, series_style) in enumerate(rows):
         low, high = ends(row)
         axes.errorbar(
             [scale * row.value],
             [place + shift],
             xerr=[[scale * low], [scale * high]],
-            color=look.color,
-            marker=look.marker,
+            color=series_style.color,
+            marker=series_style.marker,
             linestyle="",
             markersize=5,
             capsize=2,

@@ -38,7 +38,9 @@ def cells(study: str, context: ReportContext, translator: Translator) -> Figure 
             _heat(panel, view, mode)
         else:
             arms = {", ".join(map(text_of, cell.values.values())): cell.arm for cell in view.sweep.cells}
-            rows = [(name, view.scores[mode, arm], style.look(arm != view.sweep.arm)) for name, arm in arms.items()]
+            rows = [
+                (name, view.scores[mode, arm], style.series_style(arm != view.sweep.arm)) for name, arm in arms.items()
+            ]
             style.forest(panel, rows, scale=view.scale)
             style.label(panel, x=translator.message(AXES[axis]), y=", ".join(view.sweep.over))
         panel.set_title(view.sweep.name + (f", {translator.message(mode.capitalize())}" if mode else ""))

@@ -41,7 +41,9 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         folder: is there.
         name: of both files.
     """
-    looks = {name: style.look(index) for index, name in enumerate(dict.fromkeys(mark.series for mark in marks))}
+    series_styles = {
+        name: style.series_style(index) for index, name in enumerate(dict.fromkeys(mark.series for mark in marks))
+    }
     panels: dict[str, dict[str, list[Mark]]] = {}
     for mark in marks:
         panels.setdefault(mark.panel, {}).setdefault(mark.row, []).append(mark)
@@ -51,18 +53,18 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         FigureCanvasAgg(figure)
         stacked = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         for axes, (panel, rows) in zip(stacked, panels.items(), strict=True):
-            _panel(axes, rows, looks)
+            _panel(axes, rows, series_styles)
             axes.set_title(panel)
             axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
         legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
         handles = {label: handle for legend in legends for handle, label in legend}
-        names = [label for label in looks if label in handles]
+        names = [label for label in series_styles if label in handles]
         figure.legend([handles[label] for label in names], names, loc="outside upper center", ncols=min(4, len(names)))
         style.save(figure, folder, name, with_png=True)
 
 
-def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, style.Look]) -> None:
+def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], series_styles: Mapping[str, style.SeriesStyle]) -> None:
     axes.axvline(0, color=style.INK, linewidth=1)
     places, top = list[float](), 0.0
     heights = dict[Mark, float]()
@@ -70,7 +72,7 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, s
         heights |= {mark: top + place for place, mark in enumerate(row)}
         places.append(top + (len(row) - 1) / 2)
         top += len(row) + GAP
-    for series, look in looks.items():
+    for series, series_style in series_styles.items():
         marks = [mark for mark in heights if mark.series == series]
         if not marks:
             continue
@@ -79,8 +81,8 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], looks: Mapping[str, s
             [mark.value for mark in marks],
             [heights[mark] for mark in marks],
             xerr=spread,
-            fmt=look.marker,
-            color=look.color,
+            fmt=series_style.marker,
+            color=series_style.color,
             markersize=4,
             linewidth=1.2,
             label=series,

@@ -103,12 +103,14 @@ class _Writer:
         href = attrs.get(f"{XLINK}href") or attrs.get("href")
         if href:
             yield "href", REFERENCE.sub(rf"#{self.name}--\1", href)
-        looks = {**{key: value for key, value in attrs.items() if not key.startswith("{")}, **_declarations(attrs)}
-        classes = [f"{kind}-{COLOURS[looks[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(looks, kind)]
+        attributes = {**{key: value for key, value in attrs.items() if not key.startswith("{")}, **_declarations(attrs)}
+        classes = [
+            f"{kind}-{COLOURS[attributes[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(attributes, kind)
+        ]
         if classes:
             yield "class", " ".join(classes)
-        for key, value in looks.items():
-            if key in IGNORED or (key in ("fill", "stroke") and _is_named(looks, key)):
+        for key, value in attributes.items():
+            if key in IGNORED or (key in ("fill", "stroke") and _is_named(attributes, key)):
                 continue
             text = REFERENCE.sub(rf"#{self.name}--\1", value) if value.startswith("url(") else value
             is_path = key in ROUNDED
@@ -130,5 +132,5 @@ def _declarations(attributes: Mapping[str, str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _is_named(looks: Mapping[str, str], kind: str) -> bool:
-    return looks.get(kind, "").lower() in COLOURS
+def _is_named(attributes: Mapping[str, str], kind: str) -> bool:
+    return attributes.get(kind, "").lower() in COLOURS

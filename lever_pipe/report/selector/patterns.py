@@ -120,9 +120,9 @@ def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
     return {name: _counted(value, ()) for name, value in counts.items()}
 
 
-def looked_for(name: str, arm: str, look: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
+def search(name: str, arm: str, find: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
     """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
-    return Pattern(name, message(STATEMENTS[name], **given), arm, published, look(arm), look(CONTROL))
+    return Pattern(name, message(STATEMENTS[name], **given), arm, published, find(arm), find(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -133,12 +133,12 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
     published = {run: printed for run in candidates if (printed := study.cells(PUBLISHED, run))}
     runs = list(published) or candidates
 
-    def look(arm: str) -> Appearance:
+    def find(arm: str) -> Appearance:
         rows = [study.cells(arm, run) for run in runs]
         return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
     for arm in (HEAD, POOL):
-        yield looked_for("identical_rows", arm, look, _distinct(list(published.values())), betas=study.others)
+        yield search("identical_rows", arm, find, _distinct(list(published.values())), betas=study.others)
 
 
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -158,8 +158,8 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
         return Appearance(level(row, 0), row.value <= most)
 
     if long:
-        yield looked_for("repeated", POOL, repeated, None, shots=[str(k) for k in long])
-    yield looked_for("few_prompts", POOL, few, None, most=most)
+        yield search("repeated", POOL, repeated, None, shots=[str(k) for k in long])
+    yield search("few_prompts", POOL, few, None, most=most)
 
 
 def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -178,12 +178,12 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
         ]
         return Appearance(texts, few > 0 == many)
 
-    def look(arm: str) -> Appearance:
+    def find(arm: str) -> Appearance:
         return outcome([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
 
     printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
     published = outcome(printed).cell if all(map(all, printed)) else None
-    yield looked_for("reused_rows", POOL, look, published, beta=beta)
+    yield search("reused_rows", POOL, find, published, beta=beta)
 
 
 def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
@@ -201,8 +201,8 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
         return Appearance((level(first, 5), level(later, 5)), later.value < first.value)
 
-    yield looked_for("kl_without_update", DROPOUT, appears, _extent(published))
-    yield looked_for("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
+    yield search("kl_without_update", DROPOUT, appears, _extent(published))
+    yield search("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
 
 
 def _course(study: EmulatedStudy, epochs: Sequence[int]) -> Cell:

@@ -58,7 +58,7 @@ def preflight(
     rules = {str(job["rule"]) for job in jobs}
     outcomes = list(local_checks.check(experiment, rules=rules, folder=folder))
     if jobs:
-        outcomes += look_at_jobs(experiment, jobs, executor, prefix, folder)
+        outcomes += check_jobs(experiment, jobs, executor, prefix, folder)
     for outcome in outcomes:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
@@ -66,7 +66,7 @@ def preflight(
     return outcomes
 
 
-def look_at_jobs(
+def check_jobs(
     experiment: Experiment,
     jobs: Sequence[Job],
     executor: str,
@@ -136,7 +136,7 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
     except UnplannableError as refusal:
         if all(outcome.level is not Level.FAULT for outcome in outcomes):  # else it is told already what is missing
             yield refused("plan", refusal)
-    yield from look_at_jobs(experiment, jobs, call.executor, call.prefix, folder)
+    yield from check_jobs(experiment, jobs, call.executor, call.prefix, folder)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:

@@ -36,7 +36,7 @@ Executor = Any  # a plugin's executor
 UNCHANGED, STORED = "unchanged", "from the store"
 SKIPPED = {UNCHANGED: "Skipped {}: inputs unchanged.", STORED: "Skipped {}: results from the store."}
 FORESEEN = {UNCHANGED: "{} will be skipped (inputs unchanged)", STORED: "{} will come from the store"}
-SECONDS_BETWEEN_LOOKS = 10.0
+SECONDS_BETWEEN_POLLS = 10.0
 MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a SLURM job whose processes may still write."""
 
@@ -150,7 +150,7 @@ def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) ->
         with ownership.owned(manifest):
             pass
         while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
-            sleep(SECONDS_BETWEEN_LOOKS)
+            sleep(SECONDS_BETWEEN_POLLS)
     is_made = decision.is_made_by_this_plan(job)
     if is_made:
         log.warning(f"{job.rule.name}: made already by another job; nothing to do")

@@ -53,12 +53,12 @@ def strike_when_placed(path: Path, fault: dict) -> None:
     """Strike when a file whose name contains `at` is about to get that name: all of it is written under another."""
     done = []
 
-    def look(event: str, arguments: tuple) -> None:
+    def probe(event: str, arguments: tuple) -> None:
         if event == "os.rename" and not done and fault["at"] in os.path.basename(arguments[1]):  # noqa: PTH119
             done.append(True)
             strike(path, fault)
 
-    sys.addaudithook(look)
+    sys.addaudithook(probe)
 
 
 def strike(path: Path, fault: dict) -> None:

@@ -104,7 +104,7 @@ class TestWaiting:
 
     def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, asked: list[str]) -> None:
         """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
-        assert self.wait(tmp_path, "1") == [skipping.SECONDS_BETWEEN_LOOKS] * 3
+        assert self.wait(tmp_path, "1") == [skipping.SECONDS_BETWEEN_POLLS] * 3
         assert set(asked) == {"1"}
 
     @pytest.mark.parametrize("job", ["2", ""])

@@ -43,7 +43,7 @@ onstart:
 JOBS = 6
 
 
-def looks(folder: Path, pace: str) -> int:
+def polls(folder: Path, pace: str) -> int:
     """Run jobs one by one and return how often the scheduler looked at those that are ready."""
     folder.mkdir()
     (folder / "Snakefile").write_text(SNAKEFILE.replace("JOBS", str(JOBS)).replace("PACE", pace))
@@ -54,8 +54,8 @@ def looks(folder: Path, pace: str) -> int:
     return done.stderr.count("Ready jobs: ")
 
 
-def test_the_scheduler_looks_once_a_job(tmp_path: Path) -> None:
-    own = looks(tmp_path / "own", "leave_pace_to_cores(workflow.scheduler)")
+def test_the_scheduler_polls_once_a_job(tmp_path: Path) -> None:
+    own = polls(tmp_path / "own", "leave_pace_to_cores(workflow.scheduler)")
     assert own <= JOBS + 2  # at the start, after each job, and for the target rule
 
 

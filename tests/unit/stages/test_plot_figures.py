@@ -106,12 +106,12 @@ def test_a_kl_beta_has_one_look_in_both_modes() -> None:
     kept = [row for row in of_lever() if "on_policy/base~1/beta~0/" not in row.subject]
     figure = FIGURES["learning"].draw(context(kept, "lever"), ENGLISH)
     assert figure is not None
-    looks = [{str(line.get_label()): line.get_color() for line in panel.lines} for panel in figure.axes]
-    assert [{name for name in of if "KL_BETA" in name} for of in looks] == [
+    series_styles = [{str(line.get_label()): line.get_color() for line in panel.lines} for panel in figure.axes]
+    assert [{name for name in of if "KL_BETA" in name} for of in series_styles] == [
         {"KL_BETA 0", "KL_BETA 0.5"},
         {"KL_BETA 0.5"},
     ]
-    assert looks[0]["KL_BETA 0.5"] == looks[1]["KL_BETA 0.5"] != looks[0]["KL_BETA 0"]
+    assert series_styles[0]["KL_BETA 0.5"] == series_styles[1]["KL_BETA 0.5"] != series_styles[0]["KL_BETA 0"]
 
 
 def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_ids_differ_between_figures_and_references_hit_them(svg: str) -> None:
         assert references <= found
 
 
-def test_looks_are_classes_and_attributes_alone(svg: str) -> None:
+def test_styles_are_classes_and_attributes_alone(svg: str) -> None:
     text = inline(svg)
     assert "style=" not in text
     assert "<style" not in text
