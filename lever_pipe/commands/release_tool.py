@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     experiment = parse_experiment(found.values, source=found.source)
     results = Path(experiment.results)
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
-    steps = _steps_behind(scores[-1][0], results)
+    steps = _previous_steps(scores[-1][0], results)
     chain = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
     lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in chain]
     facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
@@ -103,7 +103,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
     return pairs
 
 
-def _steps_behind(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
+def _previous_steps(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     """Return all that a score was made by, from files that still are what it was made from."""
     steps = traced_back(score.key, results).steps
     sound = (AS_MADE, MISSING)  # raw data may have gone; what is copied is read

@@ -98,7 +98,7 @@ class ServedEngine:
         self.counters = Counter[str]()
         self._model, self._images, self._options = model, images, options
         self._server, self._lock = server, Lock()
-        self._n_behind = 0  # tokens that the server's template writes behind an answer; the first ends its turn
+        self._n_trailing = 0  # tokens that the server's template writes behind an answer; the first ends its turn
 
     @cached_property
     def _chat(self) -> Chat:
@@ -112,7 +112,7 @@ class ServedEngine:
             ServerError: it refuses the key, the model or a setting, a limit is reached, or some prompt has no answer.
         """
         ordered = sorted(requests, key=lambda request: request.prompt.text)  # servers keep common beginnings
-        if not self._n_behind and (scored := [request for request in ordered if request.answers]):
+        if not self._n_trailing and (scored := [request for request in ordered if request.answers]):
             self._learn_to_score(scored[0])
         n_refused = self.counters["prompts_refused"]
         lost: list[tuple[TokenRequest, Problem | None]] = []
@@ -166,7 +166,7 @@ class ServedEngine:
         if not all(0 < asked.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
         words = (*text.encode(), *([END] if asked.has_ended else [])) if request.generate else ()
-        begin, tail = asked.prompt_tokens - 1, self._n_behind - 1  # the first token has no probability
+        begin, tail = asked.prompt_tokens - 1, self._n_trailing - 1  # the first token has no probability
         return Result(words, scores=tuple(log_probs[begin : len(log_probs) - tail] for log_probs in whole))
 
     def _text_in(self, reply: Reply) -> tuple[str, Problem | None]:
@@ -181,8 +181,8 @@ class ServedEngine:
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
         whole, begun = (self._with_answer(messages, answer, ends=ends) for ends in (True, False))
-        self._n_behind = len(whole) - len(begun)
-        if not begun or self._n_behind < 1:
+        self._n_trailing = len(whole) - len(begun)
+        if not begun or self._n_trailing < 1:
             raise ConfigError(
                 f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
                 " beams and on-policy rewards are made",

@@ -146,11 +146,11 @@ def derived(
     """Return a number that is worked out from others, which it names; None where it cannot be."""
     if value is None or math.isnan(value):
         return None
-    keys = [key for operand in operands if operand is not None for key in keys_behind(operand)]
+    keys = [key for operand in operands if operand is not None for key in source_keys(operand)]
     return Estimate(float(value), digits, sign=sign, operands=tuple(dict.fromkeys(keys)), how=how)
 
 
-def keys_behind(operand: Estimate | EvidenceRow) -> tuple[str, ...]:
+def source_keys(operand: Estimate | EvidenceRow) -> tuple[str, ...]:
     """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
     if isinstance(operand, EvidenceRow):
         return (operand.key,)
@@ -211,7 +211,7 @@ class EvidenceLedger:
         if cell.source:
             self.evidence.at(cell.source)
             return replace(cell, line=self.evidence.line(cell.source))
-        keys = keys_behind(cell)
+        keys = source_keys(cell)
         for key in keys:
             self.evidence.at(key)
         row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(keys))

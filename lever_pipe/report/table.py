@@ -15,7 +15,7 @@ from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger
 from lever_pipe.report.format import ABSENT, ends_of
 from lever_pipe.report.long_format import csv_text
 
-BEHIND = "policies behind"
+SUBJECTS = "subjects"
 """Column of a frame that is not shown: the policies behind a row, which `comparability` holds against each other."""
 SOURCE = "Source"
 """Column that says whose numbers a row holds: `ours` or `published`."""
@@ -78,7 +78,7 @@ class Table:
     @property
     def heads(self) -> list[Any]:
         """Return the heads of its columns."""
-        return [head for head in self.frame if head != BEHIND]
+        return [head for head in self.frame if head != SUBJECTS]
 
     @property
     def rows(self) -> list[dict[Any, Cell]]:
@@ -89,7 +89,7 @@ class Table:
     @property
     def policies(self) -> list[tuple[str, ...]]:
         """Return the policies behind each row; none are not compared."""
-        return [policies or () for policies in self.frame.get(BEHIND, [()] * len(self.frame))]
+        return [policies or () for policies in self.frame.get(SUBJECTS, [()] * len(self.frame))]
 
     @property
     def columns(self) -> dict[Any, str]:
@@ -112,7 +112,8 @@ class Table:
         """
         place = f"table/{self.id}"
         rows = [
-            {head: ledger.note(cell, place, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())} | {BEHIND: names}
+            {head: ledger.note(cell, place, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())}
+            | {SUBJECTS: names}
             for i, (row, names) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
         ]
         texts = {"title": ledger.note(self.title, place, "title"), "says": ledger.note(self.says, place, "says")}
@@ -136,7 +137,7 @@ def beside(names: Row, ours: Row, published: Row, policies: Sequence[Sequence[st
     """
     for source, cells, groups in zip(("ours", "published"), (ours, published), policies, strict=True):
         if any(cell is not None for cell in cells.values()):
-            yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, BEHIND: tuple(groups)}
+            yield {**names, SOURCE: source, **dict.fromkeys(ours), **cells, SUBJECTS: tuple(groups)}
 
 
 def as_csv(table: Table, translator: Translator) -> str:

@@ -230,18 +230,18 @@ def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]
     }
     files: dict[Path, set[str]] = {}
 
-    def files_behind(manifest: Artefact) -> set[str]:
+    def source_files(manifest: Artefact) -> set[str]:
         if manifest.manifest not in files:
             files[manifest.manifest] = own_files = set[str]()
             for name, digest in manifest.made.inputs.items() if manifest.made else ():
                 path = manifest.paths.get(name)
                 if path is not None and path in makers:
                     maker, given = makers[path]
-                    own_files |= files_behind(maker) | ({str(path)} if given != digest else set())
+                    own_files |= source_files(maker) | ({str(path)} if given != digest else set())
         return files[manifest.manifest]
 
     return {
-        manifest.manifest: {(fields_of.EXCHANGED, file) for file in files_behind(manifest)} for manifest in manifests
+        manifest.manifest: {(fields_of.EXCHANGED, file) for file in source_files(manifest)} for manifest in manifests
     }
 
 

@@ -171,8 +171,8 @@ def reach(estimates: Estimates, share: float) -> Array:
         steps_JC = np.divide(found_C, scales, out=np.zeros_like(scales), where=scales > 0)
         density_C = _WEIGHTS @ (peaks_JC * np.exp(-(df + 1) / 2 * np.log1p(steps_JC**2 / df)))
         excess_C = beyond(estimates, found_C) - (1 - share)
-        ahead_C = np.divide(excess_C, density_C, out=np.zeros_like(found_C), where=density_C > 0)
-        before_C, found_C = found_C, np.maximum(least_C, found_C + ahead_C)
+        positive_C = np.divide(excess_C, density_C, out=np.zeros_like(found_C), where=density_C > 0)
+        before_C, found_C = found_C, np.maximum(least_C, found_C + positive_C)
         if (np.abs(found_C - before_C) <= 1e-13 * found_C).all():
             break
     return np.asarray(found_C)
@@ -259,11 +259,13 @@ def difference_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.
 
     Source: Clopper 1934 (exact bound)
     """
-    ahead_C, behind_C = ((sign * estimates.by_question > _DIFFERS).sum(axis=0) for sign in (1, -1))
-    few_C = 2.0 ** (1 - ahead_C - behind_C) > 1 - level
-    most_ahead_C, most_behind_C = (_largest_share(k_C, estimates.n_questions, level) for k_C in (ahead_C, behind_C))
-    low_C = np.where(few_C, np.minimum(bounds.low, -most_behind_C), bounds.low)
-    high_C = np.where(few_C, np.maximum(bounds.high, most_ahead_C), bounds.high)
+    positive_C, negative_C = ((sign * estimates.by_question > _DIFFERS).sum(axis=0) for sign in (1, -1))
+    few_C = 2.0 ** (1 - positive_C - negative_C) > 1 - level
+    most_positive_C, most_negative_C = (
+        _largest_share(k_C, estimates.n_questions, level) for k_C in (positive_C, negative_C)
+    )
+    low_C = np.where(few_C, np.minimum(bounds.low, -most_negative_C), bounds.low)
+    high_C = np.where(few_C, np.maximum(bounds.high, most_positive_C), bounds.high)
     alike_C, share = np.ptp(estimates.by_question, axis=0) <= _DIFFERS, ((1 - level) / 2) ** (1 / estimates.n_questions)
     low_C = np.where(alike_C, np.minimum(low_C, estimates.value * share - (1 - share)), low_C)
     high_C = np.where(alike_C, np.maximum(high_C, estimates.value * share + (1 - share)), high_C)

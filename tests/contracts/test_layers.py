@@ -110,21 +110,21 @@ def test_package_files_hold_a_docstring_only() -> None:
         assert not extra, path
 
 
-def modules_behind(stage: str) -> set[str]:
+def imported_modules(stage: str) -> set[str]:
     """Return the files that the code of a stage lies in, also those of which it uses one declaration."""
     names = {place for name in modules_of(stage) for place in (name, name.rpartition(".")[0])}
     return {name for name in names if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
 
 
 @pytest.mark.parametrize(("stage", "largest"), CLOSURES.items())
-def test_few_modules_lie_behind_a_stage(stage: str, largest: int) -> None:
-    modules = modules_behind(stage)
+def test_few_modules_lie_after_a_stage(stage: str, largest: int) -> None:
+    modules = imported_modules(stage)
     assert len(modules) <= largest, f"{stage}: {len(modules)} modules: {sorted(modules)}"
 
 
 def test_rce_does_not_depend_on_the_kl() -> None:
-    assert "losses.kl" in modules_behind("train_grpo_epoch")
-    assert "losses.kl" not in modules_behind("train_rce_epoch")
+    assert "losses.kl" in imported_modules("train_grpo_epoch")
+    assert "losses.kl" not in imported_modules("train_rce_epoch")
 
 
 def test_a_class_name_exists_once() -> None:

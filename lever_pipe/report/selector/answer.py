@@ -28,7 +28,7 @@ from lever_pipe.report.evidence import ALPHA, EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
 from lever_pipe.report.summaries import MarkKind, Summary, SummaryRow
-from lever_pipe.report.table import BEHIND, Row, Table, framed
+from lever_pipe.report.table import SUBJECTS, Row, Table, framed
 
 RANDOM = "baseline/random"
 SIMILAR = ("baseline/similar_both", "baseline/similar_question", "baseline/similar_image")
@@ -117,7 +117,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
                     "Gain over RCE": gap(difference, 2),
                     "Holm p": holm(difference),
                     "Runs": part(row or difference, "runs", 0),
-                    BEHIND: (group,),
+                    SUBJECTS: (group,),
                 }
             )
         if group == base:

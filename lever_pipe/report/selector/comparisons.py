@@ -10,7 +10,7 @@ from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
 from lever_pipe.report.inference.families import SWEEP
 from lever_pipe.report.labels import label
-from lever_pipe.report.table import BEHIND, Row, Table, framed
+from lever_pipe.report.table import SUBJECTS, Row, Table, framed
 
 FIRST = (
     *("grpo-over-betas", "on-policy-over-betas", "grpo-against-rce", "on-policy-against-rce"),
@@ -60,7 +60,7 @@ def _on_policy(context: ReportContext) -> Iterator[Row]:
             "Groups with a gradient (%)": level(find(group, "gradient_share"), 0, scale=100.0),
             "Own prompts": level(find(group, "prompts.own"), 0),
             "Prompts, base included": level(find(group, "prompts.all"), 0),
-            BEHIND: (group,),
+            SUBJECTS: (group,),
         }
 
 
@@ -89,7 +89,7 @@ def _other_presets(context: ReportContext) -> Iterator[Row]:
                 **{message("Shot {shots}", shots=k): level(context.accuracy(group, k)) for k in context.shots},
                 "Mean": level(context.accuracy(group)),
                 "Gain over RCE": gap(context.compared(group, base)) if base else None,
-                BEHIND: (group,),
+                SUBJECTS: (group,),
             }
 
 
@@ -114,5 +114,5 @@ def _of_family(context: ReportContext, name: str, rows: Sequence[EvidenceRow]) -
             "Holm p": holm(mean),
             "Detectable": part(mean, "detectable"),
             "Runs": part(mean or next(iter(by_shots.values())), "runs", 0),
-            BEHIND: (left, right),
+            SUBJECTS: (left, right),
         }

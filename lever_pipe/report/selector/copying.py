@@ -10,7 +10,7 @@ from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.labels import label, reading_order
-from lever_pipe.report.table import BEHIND, Table, framed
+from lever_pipe.report.table import SUBJECTS, Table, framed
 
 MEASURES = {
     "llm": "LVLM",
@@ -57,7 +57,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
         {
             "Policy": label(group, with_epoch=False),
             **{head: level(measured(context, group, measure), 1, scale=100) for measure, head in columns.items()},
-            BEHIND: (group,),
+            SUBJECTS: (group,),
         }
         for group in groups
     ]

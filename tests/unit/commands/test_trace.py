@@ -246,7 +246,7 @@ def test_measured_values_stand_in_their_files() -> None:
     assert set(published.steps[1].inputs) == {"reference"}
 
 
-def test_makers_come_behind_what_they_made_and_are_told_by_place() -> None:
+def test_makers_come_after_what_they_made_and_are_told_by_place() -> None:
     steps = back("overview:2:Shot 1").steps
     for place, step in enumerate(steps):
         assert all(place < maker for maker in step.makers.values())

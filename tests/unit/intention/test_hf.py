@@ -63,7 +63,7 @@ def test_the_dialogue_reads_as_the_template_writes_it() -> None:
     assert ours == whole
 
 
-def test_the_tool_message_begins_behind_the_end_token_that_was_sampled() -> None:
+def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
     expected = "\n<|im_start|>user\n<tool_response>\nIn May.{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     assert text_of(CODEC.feedback("In May.", 0.4)) == expected.format("\nReward: 0.4")
     assert text_of(CODEC.feedback("In May.", 1.0)) == expected.format("\nReward: 1")

@@ -45,7 +45,7 @@ selections_of_rows = st.lists(st.lists(st.integers(0, 4), min_size=4, max_size=4
 
 
 @given(rows=selections_of_rows, most=st.integers(0, 4), padding=st.integers(0, 4))
-def test_what_stands_behind_an_end_counts_for_nothing(rows: list[list[int]], most: int, padding: int) -> None:
+def test_what_stands_after_an_end_counts_for_nothing(rows: list[list[int]], most: int, padding: int) -> None:
     found = ended_selections(torch.tensor([rows]), torch.tensor([most]), 4)
     for row, length, taken in zip(rows, found.lengths[0].tolist(), found.taken[0].tolist(), strict=True):
         before = row.index(4) if 4 in row else 4

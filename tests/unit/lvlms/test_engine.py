@@ -200,7 +200,7 @@ def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens:
 
 
 @pytest.mark.parametrize("after", [1, 5])
-def test_a_run_that_is_not_ended_leaves_nothing_behind(bench, reference, after: int) -> None:
+def test_a_run_that_is_not_ended_leaves_nothing_after(bench, reference, after: int) -> None:
     engine = bench.engine(kv_tokens=600, wave_tokens=100)
     results(engine, bench.requests()[:3])
     assert engine._pool.used > 0

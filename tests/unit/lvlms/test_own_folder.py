@@ -93,9 +93,9 @@ class Plain:
         return str(self.processor.decode(new, skip_special_tokens=True))
 
     @torch.inference_mode()
-    def log_probs(self, prompt: Prompt, behind: str) -> list[float]:
+    def log_probs(self, prompt: Prompt, after: str) -> list[float]:
         begin = self.inputs(prompt, self.text(prompt))["input_ids"].shape[1]
-        inputs = self.inputs(prompt, self.text(prompt) + behind)
+        inputs = self.inputs(prompt, self.text(prompt) + after)
         lines = self.model(**inputs).logits[0, begin - 1 : -1].log_softmax(-1)
         return list(lines.gather(1, inputs["input_ids"][0, begin:, None])[:, 0].tolist())
 

@@ -267,7 +267,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 # Ours of the agent: the reference finds a share of the details that rises; `bundle` is behind and catches up.
-def behind_then_ahead(arm: str, seed: int, step: int) -> float:
+def lower_then_higher(arm: str, seed: int, step: int) -> float:
     """Nothing is drawn: an arm finds all details or none, so that every curve is a step."""
     return float(step >= {"baseline": 10, "bundle": 25}.get(arm, 10))
 
@@ -282,7 +282,7 @@ def of_agents(folder: Path, study: AnyStudy) -> dict[str, Finding]:
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
-    return of_agents(tmp_path_factory.mktemp("stepped"), Study(skill=behind_then_ahead))
+    return of_agents(tmp_path_factory.mktemp("stepped"), Study(skill=lower_then_higher))
 
 
 OURS = {
@@ -340,7 +340,7 @@ def test_of_several_arms_with_one_cause_the_documents_coefficient_is_taken(tmp_p
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_one_seed_separates_nothing(tmp_path: Path, seeds: tuple[int, ...]) -> None:
     arms = tuple(arm.model_copy(update={"seeds": seeds}) for arm in (ARMS[0], ARMS[1], ARMS[4]))
-    found = of_agents(tmp_path, Study(arms=arms, skill=behind_then_ahead))
+    found = of_agents(tmp_path, Study(arms=arms, skill=lower_then_higher))
     decided = [name for name, of in found.items() if of.verdict in (HOLDS, FAILS)]
     assert bool(decided) is (len(seeds) > 1), decided
 

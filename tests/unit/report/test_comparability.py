@@ -14,7 +14,7 @@ from lever_pipe.report import comparability, lineage
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.comparability import FACTORS, differences, guard
 from lever_pipe.report.lineage import published_key
-from lever_pipe.report.table import BEHIND, Table, framed
+from lever_pipe.report.table import SUBJECTS, Table, framed
 
 FILE = Path(__file__).parents[3] / "resources" / "reference" / "lineage.yaml"
 BETAS = ("0.12", "0.145", "0.15", "0.18")
@@ -55,7 +55,7 @@ def ours() -> Lineages:
 
 def table(groups: Sequence[str], factor: str = "kl_beta", section: str = "001") -> Table:
     """Return a table with one row for each text of groups, separated by blanks."""
-    rows = [{"KL_BETA": f"row {i}", BEHIND: tuple(names.split())} for i, names in enumerate(groups)]
+    rows = [{"KL_BETA": f"row {i}", SUBJECTS: tuple(names.split())} for i, names in enumerate(groups)]
     return Table("t", section, "t", framed(rows), factor=factor)
 
 

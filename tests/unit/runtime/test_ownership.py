@@ -85,7 +85,7 @@ def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
             at_work = None
 
 
-def test_an_owner_leaves_nothing_behind(manifest: Path) -> None:
+def test_an_owner_leaves_nothing_after(manifest: Path) -> None:
     with owned(manifest) as waited:
         assert not waited
         assert [path.name for path in manifest.parent.iterdir()] == [".run.json.owner"]

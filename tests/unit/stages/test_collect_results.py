@@ -60,7 +60,7 @@ def test_a_row_says_what_its_cell_said(outputs: dict[str, Path]) -> None:
     assert row["policy"] == "preset~main/grpo/base~5/beta~0.145/seed~2/epoch~3"
 
 
-def test_the_mode_stands_behind_the_stage_and_offline_runs_stand_first(outputs: dict[str, Path]) -> None:
+def test_the_mode_stands_after_the_stage_and_offline_runs_stand_first(outputs: dict[str, Path]) -> None:
     kinds = [("rce", ""), ("grpo", "offline"), ("grpo", "on_policy"), ("reinforce", "on_policy"), ("distil", "")]
     for name, baseline in (("scores", [("baseline", "")]), ("training", [])):
         rows = read(outputs[name])

@@ -256,11 +256,11 @@ def test_answers_without_spread_have_the_exact_bound(share: float) -> None:
     assert [found.low[0], found.high[0]] == pytest.approx([exact.low, exact.high], abs=1e-12)
 
 
-def differing(n: int, ahead: int, behind: int, runs: int = 1, size: float = 1.0) -> Estimates:
+def differing(n: int, ahead: int, n_negative: int, runs: int = 1, size: float = 1.0) -> Estimates:
     """Return the difference of two policies, the left ahead and behind on so many of n questions."""
     left, right = np.full((runs, n, 1), size), np.full((runs, n, 1), size)
     right[:, :ahead] = 0
-    left[:, ahead : ahead + behind] = 0
+    left[:, ahead : ahead + n_negative] = 0
     return paired_difference(left, right, same_runs=True)
 
 
@@ -283,12 +283,14 @@ def test_one_differing_question_does_not_exclude_a_gain() -> None:
     # resampling a single loss of 66 never shows a gain: its interval ends at 0, but for its expansion
     estimates = differing(66, 0, 1)
     assert bounds_of(estimates).high[0] < 0.001
-    most_behind = stats.binomtest(1, 66).proportion_ci(0.95, method="exact").high
-    most_ahead = stats.binomtest(0, 66).proportion_ci(0.95, method="exact").high
-    assert bounds_of_difference(estimates) == pytest.approx([-most_behind, most_ahead], abs=1e-12)
-    assert bounds_of_difference(differing(66, 1, 0)) == pytest.approx([-most_ahead, most_behind], abs=1e-12)
+    most_negative = stats.binomtest(1, 66).proportion_ci(0.95, method="exact").high
+    most_positive = stats.binomtest(0, 66).proportion_ci(0.95, method="exact").high
+    assert bounds_of_difference(estimates) == pytest.approx([-most_negative, most_positive], abs=1e-12)
+    assert bounds_of_difference(differing(66, 1, 0)) == pytest.approx([-most_positive, most_negative], abs=1e-12)
     # a part of a point lost leaves whole points unseen
-    assert bounds_of_difference(differing(66, 0, 1, size=0.25)) == pytest.approx([-most_behind, most_ahead], abs=1e-12)
+    assert bounds_of_difference(differing(66, 0, 1, size=0.25)) == pytest.approx(
+        [-most_negative, most_positive], abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("size", [1.0, 0.25])
@@ -304,15 +306,15 @@ def test_questions_that_all_differ_alike_leave_room_for_others(size: float) -> N
 @settings(max_examples=40)
 def test_the_interval_of_few_differences_agrees_with_their_test(n: int, data: st.DataObject) -> None:
     ahead = data.draw(st.integers(0, min(n, 8)))
-    behind = data.draw(st.integers(0, min(n - ahead, 8)))
-    estimates = differing(n, ahead, behind)
+    n_negative = data.draw(st.integers(0, min(n - ahead, 8)))
+    estimates = differing(n, ahead, n_negative)
     low, high = bounds_of_difference(estimates)
     assert -1 <= low < high <= 1
     plain = bounds_of(estimates)
     assert low <= max(plain.low[0], -1) <= min(plain.high[0], 1) <= high
-    if ahead + behind <= 5:  # exact signs cannot reject: 2^-4 > 0.05
+    if ahead + n_negative <= 5:  # exact signs cannot reject: 2^-4 > 0.05
         assert low < 0 < high
-    elif max(ahead, behind) < n:
+    elif max(ahead, n_negative) < n:
         assert [low, high] == pytest.approx([max(plain.low[0], -1), min(plain.high[0], 1)], abs=1e-12)
 
 

@@ -96,7 +96,7 @@ def test_logits_equal_the_stock_models(case: Case, stock: Any) -> None:
     torch.testing.assert_close(case.fast.logits, _at(stock.logits, case.slots), atol=5e-5, rtol=0)
 
 
-def test_hidden_states_are_those_behind_the_named_layer(case: Case, stock: Any) -> None:
+def test_hidden_states_are_those_after_the_named_layer(case: Case, stock: Any) -> None:
     # hidden_states[0] is the embedding, so the output of layer i has index i + 1.
     wanted = _at(stock.hidden_states[BOUND_KEY_LAYER + 1], case.slots)
     torch.testing.assert_close(case.fast.hidden, wanted, atol=5e-5, rtol=0)

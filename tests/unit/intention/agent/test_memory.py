@@ -58,7 +58,7 @@ def tokens_read(model: Any) -> Iterator[list[int]]:
 
 
 @torch.no_grad()
-def logits_behind(model: Any, text: Sequence[int]) -> torch.Tensor:
+def logits_after(model: Any, text: Sequence[int]) -> torch.Tensor:
     return torch.as_tensor(model(input_ids=torch.tensor([list(text)])).logits[0, -1])
 
 
@@ -73,15 +73,15 @@ def test_rows_read_what_a_plain_forward_pass_reads(make: Any) -> None:
     model = make()
     rows, texts = DialogueCache(model, len(PROMPTS)), [list(prompt) for prompt in PROMPTS]
     found = rows.read(range(len(texts)), texts)
-    assert torch.allclose(found, torch.stack([logits_behind(model, text) for text in texts]), rtol=0, atol=BOUND)
+    assert torch.allclose(found, torch.stack([logits_after(model, text) for text in texts]), rtol=0, atol=BOUND)
     for chosen, more in PASSES:
         for row, text in zip(chosen, more, strict=True):
             texts[row] += text
         found = rows.read(chosen, more)
-        expected = torch.stack([logits_behind(model, texts[row]) for row in chosen])
+        expected = torch.stack([logits_after(model, texts[row]) for row in chosen])
         assert torch.allclose(found, expected, rtol=0, atol=BOUND)
     rows.keep([1, 3])
-    expected = torch.stack([logits_behind(model, [*texts[row], 7, 8]) for row in (1, 3)])
+    expected = torch.stack([logits_after(model, [*texts[row], 7, 8]) for row in (1, 3)])
     assert torch.allclose(rows.read([0, 1], [[7, 8]] * 2), expected, rtol=0, atol=BOUND)
 
 
@@ -127,5 +127,5 @@ def test_half_precision_is_that_of_the_stock_pass() -> None:
         rows = DialogueCache(model, 2)
         rows.read([0, 1], [[5, 6, 7], [9] * 12])
         found = rows.read([0, 1], [[8], [1, 2]])
-        expected = torch.stack([logits_behind(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])
+        expected = torch.stack([logits_after(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])
     assert torch.allclose(found, expected.float(), rtol=0, atol=0.02)

@@ -156,7 +156,7 @@ def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("head", ["static", "gru"])
-def test_what_comes_behind_a_selection_does_not_count(head: str) -> None:
+def test_what_comes_after_a_selection_does_not_count(head: str) -> None:
     policy, drawn = drawn_of(SETTINGS, head=head)
     advantages = advantages_of(drawn.groups, SETTINGS)
     others = drawn.groups.selections.clone()
