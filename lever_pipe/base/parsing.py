@@ -117,5 +117,5 @@ def _demand(error: ErrorDetails) -> str:
 def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:
     """Return the keys known at a place, of which an index or a preset's name may be any."""
     known = (key.replace("[]", ".[]").split(".") for key in places_in(model))
-    beside = (key for key in known if len(key) == len(place) + 1)
-    return [key[-1] for key in beside if all(map(lambda name, at: name in (at, "[]", "NAME"), key, place))]
+    candidates = (key for key in known if len(key) == len(place) + 1)
+    return [key[-1] for key in candidates if all(map(lambda name, at: name in (at, "[]", "NAME"), key, place))]

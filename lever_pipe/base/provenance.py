@@ -36,7 +36,7 @@ WHOLE = ""
 """Stands for all of a module, where others name a declaration."""
 ANSWERING = ("images", "rowwise")
 """Modules that are part of every engine: what images show, and how matrix products are made."""
-BESIDE = ("ledger", "prompts")
+NOT_ENGINE = ("ledger", "prompts")
 """Modules beside an engine that compute nothing: what is asked is part of an answer's key."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 COMPUTING = {"torch": (), "transformers": ("torch", "tokenizers"), "tokenizers": ()}
@@ -96,14 +96,16 @@ def modules_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAG
 def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
     """Return the fingerprint of what a plugin computes with: all of its own part of the package that it imports.
 
-    Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) use but what lies `BESIDE` it, what
-    images show, and how products are made. Answers that outlive a run are kept under it: what other code computed is
-    not an answer of this code.
+    Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) use but what lies `NOT_ENGINE` it,
+    what images show, and how products are made. Answers that outlive a run are kept under it: what other code computed
+    is not an answer of this code.
     """
     package = plugin.rpartition(".")[0]
     used = _used([(name, WHOLE) for name in (plugin, *others)], root)
     last = {name: name.rpartition(".")[2] for name, _ in used}
-    kept = {name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in BESIDE)}
+    kept = {
+        name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in NOT_ENGINE)
+    }
     return _fingerprint({place: code for place, code in used.items() if place[0] in kept})
 
 

@@ -166,8 +166,8 @@ def _index(folder: Path) -> dict[str, str]:
         return {}
     index = storage.read_json(path)
     names = index.get("weight_map") if isinstance(index, dict) else None
-    beside = {file.name for file in folder.glob(f"{STEM}*.bin")}
-    if not isinstance(names, dict) or not names or not all(name in beside for name in map(str, names.values())):
+    files = {file.name for file in folder.glob(f"{STEM}*.bin")}
+    if not isinstance(names, dict) or not names or not all(name in files for name in map(str, names.values())):
         expected = f"{path}: expected a weight_map of files {STEM}*.bin that lie beside it"
         refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
     return names

@@ -478,7 +478,7 @@ class Intention(Section):
             yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 
     @rule
-    def _served_agents_stand_beside_the_arms(self) -> Iterator[Fault]:
+    def _served_agents_stand_next_to_the_arms(self) -> Iterator[Fault]:
         names, agents = (START_ARM, *(arm.name for arm in self.arms)), [agent.name for agent in self.served]
         yield from repeated(("served",), "name", agents)
         for index, name in enumerate(agents):

@@ -149,8 +149,8 @@ def _process_punctuation(text: str) -> str:
     comma_in_number = _COMMA_BETWEEN_DIGITS.search(text) is not None
     processed = text
     for mark in _PUNCTUATION:
-        beside_space = f"{mark} " in text or f" {mark}" in text
-        processed = processed.replace(mark, "" if beside_space or comma_in_number else " ")
+        next_to_space = f"{mark} " in text or f" {mark}" in text
+        processed = processed.replace(mark, "" if next_to_space or comma_in_number else " ")
     return _FULL_STOP.sub("", processed, count=_MOST_FULL_STOPS)
 
 

@@ -126,7 +126,9 @@ def framed(rows: Iterable[Row]) -> pd.DataFrame:
     return frame.where(frame.notna(), None).dropna(axis="columns", how="all")
 
 
-def beside(names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())) -> Iterator[Row]:
+def paired_columns(
+    names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())
+) -> Iterator[Row]:
     """Yield the row of ours and below it the published one, each only where it has a cell.
 
     Args:

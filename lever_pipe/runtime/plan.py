@@ -345,10 +345,10 @@ def plugins_of(config: Section) -> tuple[str, ...]:
     drawn = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
-    beside = available("lever/rewards") if modes else ()
+    own_modules = available("lever/rewards") if modes else ()
     module = getattr(config, "module", "")
     modules += [f"lever.policies.{module}"] if module else []
-    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in beside))
+    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in own_modules))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:

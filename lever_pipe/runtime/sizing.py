@@ -73,7 +73,7 @@ ASKING = (
     "train_on_policy_epoch",
 )
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
-BESIDE_WEIGHTS_MB = 16_000
+OVERHEAD_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 
 
@@ -163,4 +163,4 @@ def _of_agent(experiment: Experiment, rule: str) -> Need:
     if not parameters:
         return need
     of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING
-    return need._replace(mem_mb=BESIDE_WEIGHTS_MB + of_each * parameters // 1_000_000)
+    return need._replace(mem_mb=OVERHEAD_MB + of_each * parameters // 1_000_000)

@@ -145,9 +145,9 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
     """Return a digest of the source files of the package, and of plugins beside it, byte for byte."""
-    beside = plugins.roots()[1:] if root == PACKAGE else []
+    own_modules = plugins.roots()[1:] if root == PACKAGE else []
     parts = {root: root.rglob("*.py")}
-    parts |= {folder: (path for room in ROOMS for path in folder.glob(f"{room}/**/*.py")) for folder in beside}
+    parts |= {folder: (path for room in ROOMS for path in folder.glob(f"{room}/**/*.py")) for folder in own_modules}
     return " ".join(_digest_of(folder, sorted(paths)) for folder, paths in parts.items())
 
 

@@ -299,15 +299,15 @@ def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:
         StoreError: a kept file is damaged.
     """
     with ExitStack() as stack:
-        beside = dict[str, Path]()
+        copies = dict[str, Path]()
         for name, target in outputs.items():
             aside = stack.enter_context(atomic.folder_in(target.parent))
             atomic.sweep(aside)
-            beside[name] = aside / target.name
-            _share(work.outputs[name], beside[name])
-        work.require_sound(beside)
+            copies[name] = aside / target.name
+            _share(work.outputs[name], copies[name])
+        work.require_sound(copies)
         for name, target in outputs.items():
-            atomic.place(beside[name], target)
+            atomic.place(copies[name], target)
 
 
 def _share(source: Path, target: Path) -> None:

@@ -42,8 +42,8 @@ def draw_image(options: WorldData, split: Split, picture: Picture) -> np.ndarray
     """
     rng = generator(options.seed, "pixels", split, picture.copy_of or picture.image_id)
     scene = picture.scene
-    beside = (scene.beside.kind, scene.beside.color) if scene.beside else None
-    pixels = np.asarray(render(scene.kind, scene.color, scene.count, rng, beside=beside, blur=options.blur))
+    second = (scene.second.kind, scene.second.color) if scene.second else None
+    pixels = np.asarray(render(scene.kind, scene.color, scene.count, rng, second=second, blur=options.blur))
     if picture.copy_of is None:
         return pixels
     noise = generator(options.seed, "copy", split, picture.image_id).integers(-1, 1, size=pixels.shape, endpoint=True)

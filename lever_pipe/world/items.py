@@ -43,7 +43,7 @@ class Scene:
     kind: str
     color: str
     count: str
-    beside: Scene | None = None
+    second: Scene | None = None
     """The second of two different things; then `count` is two."""
 
     def value(self, attribute: Attribute) -> str:
@@ -176,9 +176,9 @@ def _draw_question(
     answers = annotate(relation, truth, confusion, options, rng)
     text = relation.questions[rng.integers(len(relation.questions))]
     key = scene.value(relation.key)
-    if scene.beside is not None:
+    if scene.second is not None:
         # As "ball+star": the order of the two does not matter.
-        key = "+".join(sorted((key, scene.beside.value(relation.key)), key=relation.keys.index))
+        key = "+".join(sorted((key, scene.second.value(relation.key)), key=relation.keys.index))
     return AnnotatedQuestion(relation, key, text, truth, answers)
 
 
@@ -190,8 +190,8 @@ def _add_another(
     if not keys:
         return scene
     other, key = _draw_scene(skew, rng), keys[int(rng.integers(len(keys)))]
-    beside = replace(other, kind=key) if relation.key == "kind" else replace(other, color=key)
-    return replace(scene, count=COUNTS[1], beside=beside)
+    second = replace(other, kind=key) if relation.key == "kind" else replace(other, color=key)
+    return replace(scene, count=COUNTS[1], second=second)
 
 
 def _is_composite(relations: Sequence[Relation], options: WorldData, rng: np.random.Generator) -> bool:

@@ -116,20 +116,20 @@ def render(
     count: str,
     rng: np.random.Generator,
     *,
-    beside: tuple[str, str] | None = None,
+    second: tuple[str, str] | None = None,
     blur: float = 0.0,
 ) -> Image.Image:
     """Return an RGB image of 56 x 56 pixels; position, size, tilt and shades come from `rng`.
 
-    `beside` is kind and colour of the second shape, where that differs; `blur` a radius in pixels.
+    `second` is kind and colour of the second shape, where that differs; `blur` a radius in pixels.
     """
     level = int(rng.integers(BACKGROUND_LEVELS, endpoint=True))
     background = _jittered((level, level, level), BACKGROUND_TINT, rng)
     image = Image.new("RGB", (SIZE * OVERSAMPLING, SIZE * OVERSAMPLING), background)
     draw, fill = ImageDraw.Draw(image), _jittered(PALETTE[color], COLOR_JITTER, rng)
     shapes = [(kind, fill)] * (COUNTS.index(count) + 1)
-    if beside is not None:
-        shapes[1] = (beside[0], _jittered(PALETTE[beside[1]], COLOR_JITTER, rng))
+    if second is not None:
+        shapes[1] = (second[0], _jittered(PALETTE[second[1]], COLOR_JITTER, rng))
     for (shape, paint), spot in zip(shapes, _positions(len(shapes), rng), strict=True):
         _paint(draw, shape, paint, spot, rng.uniform(-MAX_TILT, MAX_TILT))
     small = image.resize((SIZE, SIZE), Image.Resampling.BOX)

@@ -86,7 +86,7 @@ def read(files, options):
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def plugin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder outside the package's tree that holds plugins; what was imported from it is forgotten afterwards."""
     folder, before = tmp_path / "mine", set(sys.modules)
     monkeypatch.setenv(VARIABLE, str(folder))
@@ -132,12 +132,12 @@ def identity_follows(path: Path, stage: str, experiment: Experiment, **wildcards
     return remarked[0] == spec and remarked[1] != whole and changed[0] != spec and seen() == (spec, whole)
 
 
-def test_a_head_is_one_file(beside: Path) -> None:
+def test_a_head_is_one_file(plugin_folder: Path) -> None:
     presets = yaml.safe_load((ROOT / "config.yaml").read_text())["presets"]
     mine = presets | {"mine": {"selector": {"head": "mine", "steps": 4}}}
     with pytest.raises(ConfigError, match=r"presets.mine.selector.head: must be a module .* got 'mine'"):
         configured(presets=mine)
-    path = added(beside, "lever/heads/mine.py", HEAD)
+    path = added(plugin_folder, "lever/heads/mine.py", HEAD)
     given = configured(presets=mine)
     wildcards = {"seed": "0", "epoch": "1"}
     assert identity_follows(path, "train_rce_epoch", given, preset="mine", **wildcards)
@@ -148,10 +148,10 @@ def test_a_head_is_one_file(beside: Path) -> None:
     assert picks.tolist() == [[0, 2]]
 
 
-def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
+def test_a_sampler_is_one_file(plugin_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pools.sampler: must be a module .* got 'mine'"):
         configured(pools={"sampler": "mine"})
-    path = added(beside, "lever/samplers/mine.py", SAMPLER)
+    path = added(plugin_folder, "lever/samplers/mine.py", SAMPLER)
     assert {"mine", "uniform"} <= set(available("lever/samplers"))
     assert identity_follows(path, "sample_pools", configured(pools={"sampler": "mine"}), split="eval")
     rows = [example(i) for i in range(6)]
@@ -165,10 +165,10 @@ def test_a_sampler_is_one_file(beside: Path, tmp_path: Path) -> None:
     assert [line["candidates"] for line in lines] == [[1, 2], [0, 2]] + [[0, 1]] * 4
 
 
-def test_a_reward_is_one_function(beside: Path, tmp_path: Path) -> None:
+def test_a_reward_is_one_function(plugin_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"reward.mode: must be a module of lever_pipe/lever/rewards, got 'mine'"):
         configured(presets={"world": {"reward": {"mode": "mine"}}})
-    path = added(beside, "lever/rewards/mine.py", REWARD)
+    path = added(plugin_folder, "lever/rewards/mine.py", REWARD)
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
     experiment = configured(presets={"world": chosen, "published": {}})
     assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
@@ -189,8 +189,8 @@ def _group(query: Example, text: str) -> RlGroup:
     return make_group(query, pool, [score_trajectory(proposal, query, text, [-1.0])])
 
 
-def test_a_data_set_is_one_file(beside: Path, tmp_path: Path) -> None:
-    path = added(beside, "lever/datasets/mine.py", READER)
+def test_a_data_set_is_one_file(plugin_folder: Path, tmp_path: Path) -> None:
+    path = added(plugin_folder, "lever/datasets/mine.py", READER)
     assert identity_follows(
         path, "prepare_examples", configured(data={"source": "files", "reader": "mine"}), split="train"
     )

@@ -60,7 +60,7 @@ def violations() -> list[str]:
     return found
 
 
-def test_every_room_has_a_floor_and_nothing_lies_beside_them() -> None:
+def test_every_room_has_a_floor_and_nothing_lies_next_to_them() -> None:
     names = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.name != "__pycache__"}
     assert names == set().union(*FLOORS)
 

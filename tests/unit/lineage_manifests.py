@@ -78,8 +78,8 @@ def distil(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> Mani
 
 def continued(seed: int = 0, epoch: int = 1, base: int = 5, **changed: Any) -> Manifest:
     run = {"base_rce_epoch": base, "seed": seed, "epoch": epoch}
-    beside = {"continued": ContinuedRce(reward=None, freeze_projections=True)}
-    return manifest("train_continued_epoch", TrainContinuedEpochConfig(**{**TRAINING, **run, **beside}), **changed)
+    others = {"continued": ContinuedRce(reward=None, freeze_projections=True)}
+    return manifest("train_continued_epoch", TrainContinuedEpochConfig(**{**TRAINING, **run, **others}), **changed)
 
 
 def rce(seed: int = 0, epoch: int = 5, **changed: Any) -> Manifest:

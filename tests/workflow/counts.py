@@ -12,8 +12,8 @@ EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 3, 3
 # Every number of the report comes from the evidence: what changes one rewrites the figures and the pages.
 FROM_EVIDENCE = dict.fromkeys(("collect_evidence", "plot_figures", "build_report"), 1)
 OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_drift")
-BESIDE_CONTROLS = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
-REPORT = BESIDE_CONTROLS | {"answer_controls": 1}
+WITHOUT_CONTROLS = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE
+REPORT = WITHOUT_CONTROLS | {"answer_controls": 1}
 """Controls are of one run of each kind, of the first seed and the least KL_BETA."""
 EMULATION_BELOW_TRAINING = {"emulate_selections": ARMS, "score_emulation": 1, **FROM_EVIDENCE}
 EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}

@@ -18,7 +18,6 @@ from .conftest import Project, copy_project, finished_once
 from .counts import (
     ARMS,
     BASELINES,
-    BESIDE_CONTROLS,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
     MARKS,
@@ -28,6 +27,7 @@ from .counts import (
     SCORED,
     SEED_EVALUATED,
     SFT_EPOCHS,
+    WITHOUT_CONTROLS,
 )
 
 pytestmark = pytest.mark.workflow
@@ -429,7 +429,7 @@ class TestOwnImages:
             {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
              "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1, "score_answers": 1,
              "select_demonstrations": SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS,
-             **BESIDE_CONTROLS},
+             **WITHOUT_CONTROLS},
             id="a seed more runs that seed",
         ),
         pytest.param(

@@ -80,7 +80,7 @@ def test_an_edit_of_a_data_set_leaves_the_other(grid: Project) -> None:
         assert (planned["generate_world"], planned["prepare_examples"], planned["train_rce_epoch"]) == (2, 2, 1)
 
 
-def test_a_selector_of_ones_own_stands_beside_the_others(grid: Project) -> None:
+def test_a_selector_of_ones_own_stands_next_to_the_others(grid: Project) -> None:
     examples = grid.folder / "results/smoke/grid/data~world/examples"
     train, queries = (
         list(map(json.loads, (examples / f"{n}.jsonl").read_text().splitlines())) for n in ("train", "eval")

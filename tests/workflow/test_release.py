@@ -75,15 +75,15 @@ def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Release policies and agents, and run the Python of each model card beside its folder, and then more."""
     outs, model_cards, calls = [], [], []
     for policy, checkpoint, then in RELEASED.values():
-        beside = tmp_path_factory.mktemp("released")
+        others = tmp_path_factory.mktemp("released")
         words = ("--license", "apache-2.0", "--checkpoint", checkpoint, "--configfile", "config/smoke.yaml")
         with chdir(smoke.folder):
-            assert main(["release", policy, str(beside / "out"), *words]) == 0
-        outs.append(beside / "out")
-        model_cards.append(ModelCard.load(beside / "out/README.md"))
+            assert main(["release", policy, str(others / "out"), *words]) == 0
+        outs.append(others / "out")
+        model_cards.append(ModelCard.load(others / "out/README.md"))
         (lines,) = re.findall(r"```python\n(.*?)```", model_cards[-1].text, re.DOTALL)
-        calls.append((str(beside), lines + then))
-        put_evaluation(smoke, beside)
+        calls.append((str(others), lines + then))
+        put_evaluation(smoke, others)
     call = [sys.executable, "-c", ALL_OF_THEM, json.dumps(calls)]
     done = subprocess.run(call, cwd=outs[0], env=smoke.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,6 @@ from .counts import (
     AGENTS_AND_BELOW,
     BASELINES,
     BELOW_RL_DATA,
-    BESIDE_CONTROLS,
     DISTIL_EPOCHS,
     EMULATED_GRPO,
     EMULATED_RCE,
@@ -35,6 +34,7 @@ from .counts import (
     SEED_EVALUATED,
     SFT_EPOCHS,
     TRAINED_AGENTS,
+    WITHOUT_CONTROLS,
 )
 from .test_contents_decide import LONG_AGO, kept
 
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.workflow
 SMOKE, LOSSES = "config/smoke.yaml", "lever_pipe/losses"
 ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences_BG, valid_BG)", "torch.special.entr(shares_BK)"
 EMULATE = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
-BESIDE_ANSWERED = {"answer_prompts": 1, "score_answers": 1, **BESIDE_CONTROLS}
-ANSWERED = BESIDE_ANSWERED | REPORT
+AFTER_ANSWERS = {"answer_prompts": 1, "score_answers": 1, **WITHOUT_CONTROLS}
+ANSWERED = AFTER_ANSWERS | REPORT
 STAGES = "lever_pipe/experiment/stage_configs.py"
 OF_A_STAGE = '@identity_of("measure_pools")\n'
 STAGE_MORE = 'class FurtherConfig(Section):\n    """Identity of a stage that is added."""\n\n    shots: Counts\n\n\n'
@@ -61,7 +61,7 @@ COEFFICIENT = ("{name: bundle, kl: 0.01,", "{name: bundle, kl: 0.02,")
 EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
     "an on-policy beta more trains it only, an arm and a seed of agents more keep the finished runs": (
         ((SMOKE, "2, kl_betas: [0, 1]", "2, kl_betas: [0, 1, 2]"), (SMOKE, *ARM_AND_SEED)),
-        {"train_on_policy_epoch": 2, "select_demonstrations": 2, **BESIDE_ANSWERED, **TRAINED_AGENTS},
+        {"train_on_policy_epoch": 2, "select_demonstrations": 2, **AFTER_ANSWERS, **TRAINED_AGENTS},
     ),
     "a beta fewer scores its batch alone, the warm start comes before every arm": (
         (
@@ -143,7 +143,7 @@ def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
             "select_demonstrations": SEED_EVALUATED,
             **dict.fromkeys(("train_agent", "evaluate_agent"), 1),
             **AGENT_REPORT,
-            **BESIDE_CONTROLS,
+            **WITHOUT_CONTROLS,
         }
 
 

@@ -82,8 +82,8 @@ def files(**folders):
     """
 
     def words(wildcards, input, output):
-        beside = {n: f(wildcards) if callable(f) else f.format(**wildcards) for n, f in folders.items()}
-        pairs = [*input.items(), *output.items(), *beside.items()]
+        folders_by_name = {n: f(wildcards) if callable(f) else f.format(**wildcards) for n, f in folders.items()}
+        pairs = [*input.items(), *output.items(), *folders_by_name.items()]
         return [f"{name}={path}" for name, given in pairs for path in ([given] if isinstance(given, str) else given)]
 
     return words

@@ -43,7 +43,7 @@ rule prepare_examples:
         questions=raw_input("questions"),
         annotations=raw_input("annotations"),
         image_listing=listing_of_images,
-        train_examples=train_examples_beside,
+        train_examples=train_examples_for_eval,
     output:
         examples=join(OF_DATA, "examples/{split}.jsonl"),
         summary=join(OF_DATA, "examples/{split}.summary.json"),

@@ -32,7 +32,7 @@ def listing_of_images(wildcards):
     return RUN.listing_of_images(OWN_LISTING.format(**wildcards), data, wildcards.split)
 
 
-def train_examples_beside(wildcards):
+def train_examples_for_eval(wildcards):
     """Return the examples that evaluation questions are held against; none for the train split."""
     return [] if wildcards.split == "train" else [TRAIN_EXAMPLES.format(**wildcards)]
 

@@ -115,7 +115,7 @@ class Arm:
         return None if base is None or epoch is None else self.extra_objectives.get((base, name, epoch))
 
     @property
-    def beside(self) -> list[str]:
+    def extra_groups(self) -> list[str]:
         """Return the groups of all extra objectives at the same epoch, from the same base."""
         return [
             name

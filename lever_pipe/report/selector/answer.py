@@ -107,7 +107,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
     groups = reading_order([name for name in context.baselines if name != ORACLE])
     groups += [main.last_rce or "", *(name for mode in modes for name in (mode.over, *mode.groups.values()))]
     rows: list[Row] = []
-    for group in (*groups, *main.beside, ORACLE):
+    for group in (*groups, *main.extra_groups, ORACLE):
         row, difference = context.accuracy(group), context.primary(group, base)
         if row is not None or difference is not None:
             rows.append(
@@ -121,7 +121,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
                 }
             )
         if group == base:
-            rows += _of_fewer_seeds(context, base, (*groups, *main.beside))
+            rows += _of_fewer_seeds(context, base, (*groups, *main.extra_groups))
     title = message("Every policy at the primary endpoint, {n} questions", n=max(context.samples))
     yield Table("ladder", "selector", title, framed(rows))
 

@@ -46,7 +46,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 def _on_policy(context: ReportContext) -> Iterator[Row]:
     """Yield RCE, both modes of GRPO and the extra objectives beside them: accuracy, gain, divergence and cost."""
     main, find = context.main, context.evidence.find
-    groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.beside] if main.drawn else []
+    groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.extra_groups] if main.drawn else []
     for group in filter(None, groups):
         row, against = context.accuracy(group), context.compared(group, main.last_rce or "")
         yield {

@@ -42,7 +42,7 @@ def groups_of(context: ReportContext) -> list[str]:
         main.last_rce,
         *main.last_grpo.values(),
         *main.drawn.values(),
-        *main.beside,
+        *main.extra_groups,
         ORACLE,
     ]
     return [group for group in candidates if group and measured(context, group, "vote") is not None]

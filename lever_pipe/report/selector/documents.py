@@ -40,7 +40,7 @@ from lever_pipe.report.reference import (
     quoted,
 )
 from lever_pipe.report.selector import data, document_002
-from lever_pipe.report.table import SOURCE, Row, Table, beside, framed
+from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_columns
 
 K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
 LAST_PUBLISHED_EPOCH = 50
@@ -90,7 +90,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of documents 000 to 002 and of the data, in reading order."""
     if not context.has("lever"):
         return
-    yield beside_ours(context)
+    yield published_and_ours(context)
     for document in (_document_000, _document_001, _document_002):
         yield from document(context)
     yield from data.tables(context)
@@ -113,7 +113,7 @@ def _document_000(context: ReportContext) -> Iterator[Table]:
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
             places = 2 if name == "Change" else digits
             left, right = (_with_difference(heads, [s.get(name) for s in side], places) for side in (ours, published))
-            rows += beside({"Metric": called, "Statistic": name}, left, right, policies)
+            rows += paired_columns({"Metric": called, "Statistic": name}, left, right, policies)
     says = {
         "epochs": max(max(run) for run in runs.values()),
         "seeds": max(len(subjects) for run in runs.values() for subjects in run.values()),
@@ -231,14 +231,14 @@ def _document_002(context: ReportContext) -> Iterator[Table]:
     yield from document_002.tables(context)
 
 
-def beside_ours(context: ReportContext) -> Table:
+def published_and_ours(context: ReportContext) -> Table:
     """Return the published accuracies of the first epoch beside ours, as the main page shows them."""
     samples, files = context.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
     rows: list[Row] = []
     for beta, _ in _evaluated(context, BETAS_001, (1,)):
         ours, published = _accuracies(context, files, beta, 1, samples)
         mean = level(context.accuracy(context.grpo(beta, 1), samples=samples))
-        rows += _beside(context, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
+        rows += _paired(context, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
     title = message("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
     says = _without(context, BETAS_001, ())
     return Table("published-beside-ours", "selector", title, framed(rows), says, "without", "kl_beta")
@@ -253,7 +253,7 @@ def _training(context: ReportContext, document: str, betas: Sequence[float], epo
         ours: Row = {head: level(measured[metric], digits) for metric, (head, digits) in metrics.items()}
         printed = {metric: quoted(context.evidence, FILES[document], beta, epoch, metric) for metric in metrics}
         published: Row = {head: level(printed[metric], digits) for metric, (head, digits) in metrics.items()}
-        rows += _beside(context, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
+        rows += _paired(context, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
     name, says = f"{document}-training", _without(context, betas, EPOCHS)
     if not is_of_one:
         return Table(name, document, "Training metrics", framed(rows), says, "without", "kl_beta epoch")
@@ -274,7 +274,7 @@ def _accuracies_001(context: ReportContext, epoch: int) -> Table:
         mean, less = _average(published), message("vs {reference}", reference=reference)
         further = {"Average": level(context.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)
-        rows += _beside(context, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
+        rows += _paired(context, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
     title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
     says = _without(context, BETAS_001, EPOCHS)
     return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), says, "without", "kl_beta")
@@ -286,7 +286,7 @@ def _accuracies_002(context: ReportContext, epoch: int) -> Table:
     rows: list[Row] = []
     for (beta, _), samples in product(_evaluated(context, betas, (epoch,)), context.samples):
         sides = _accuracies(context, FILES["002"], beta, epoch, samples)
-        rows += _beside(context, beta, epoch, {"Samples": str(samples)}, *sides)
+        rows += _paired(context, beta, epoch, {"Samples": str(samples)}, *sides)
     title, says = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(context, betas, EPOCHS)
     return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), says, "without", "kl_beta samples")
 
@@ -307,11 +307,11 @@ def _average(cells: Mapping[Any, Estimate | None]) -> Estimate | None:
     return average(list(cells.values()), 2)
 
 
-def _beside(context: ReportContext, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
+def _paired(context: ReportContext, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
     """Yield the row of a policy of ours and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
         policies = [context.grpo(beta, epoch)], [published_run(beta, epoch)]
-        yield from beside({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
+        yield from paired_columns({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
 
 
 def _evaluated(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:

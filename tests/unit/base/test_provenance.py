@@ -360,9 +360,9 @@ def named_by(model: type[BaseModel]) -> list[type[BaseModel]]:
     """Return the bases of a model, and the models that its fields and its source name."""
     found = [base for base in model.__mro__ if base.__module__.startswith("lever_pipe.experiment")]
     found += [each for field in model.model_fields.values() for each in _models_in(field.annotation)]
-    beside = vars(import_module(model.__module__))
+    others = vars(import_module(model.__module__))
     words = {node.id for node in ast.walk(ast.parse(getsource(model))) if isinstance(node, ast.Name)}
-    return found + [beside[word] for word in words if is_model(beside.get(word))]
+    return found + [others[word] for word in words if is_model(others.get(word))]
 
 
 @cache

@@ -88,11 +88,11 @@ def test_a_round_trip_gives_equal_logits(tmp_path: Path, layers: int, wrapped: s
     if layers == 1:
         state = older(state)
     lightning = OrderedDict((PREFIX + name, tensor) for name, tensor in state.items())
-    beside = {"epoch": 4, "phase": "rce", "kl_beta": 0.1, "loss": float("nan"), "metrics": {"val_loss": 5.0}}
+    others = {"epoch": 4, "phase": "rce", "kl_beta": 0.1, "loss": float("nan"), "metrics": {"val_loss": 5.0}}
     values = {
         "bare": state,
         "state_dict": {"state_dict": lightning, "hyper_parameters": {"lr": 1e-4}},
-        "model_state_dict": {"model_state_dict": state, **beside},
+        "model_state_dict": {"model_state_dict": state, **others},
         "both": {"state_dict": lightning, "model_state_dict": state},
     }
     path = saved(tmp_path, values[wrapped])

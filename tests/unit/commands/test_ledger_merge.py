@@ -107,7 +107,7 @@ def test_however_rows_are_spread_the_merge_is_the_same(
     assert merged.target.read_bytes() == merge(whole.parent).target.read_bytes()
 
 
-def test_what_was_met_first_stays_first_beside_a_file_that_grew(
+def test_what_was_met_first_stays_first_next_to_a_file_that_grew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "0a.jsonl", line(KEY, {"text": "red"}))

@@ -79,7 +79,7 @@ def test_a_fault_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "selector").exists()
 
 
-def test_a_stage_that_fails_leaves_no_manifest_beside_files_of_two_calls(tmp_path: Path) -> None:
+def test_a_stage_that_fails_leaves_no_manifest_next_to_files_of_two_calls(tmp_path: Path) -> None:
     storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     call = ["initialise_selector", *words(tmp_path), "--spec", SPEC]
     assert main(call) == 0

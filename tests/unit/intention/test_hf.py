@@ -99,7 +99,7 @@ def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
     assert said(text) == turn
 
 
-def test_a_reader_is_told_what_stands_beside_the_calls() -> None:
+def test_a_reader_is_told_what_stands_next_to_the_calls() -> None:
     def aside(text: str) -> str:
         return CODEC.aside(TOKENIZER.encode(text, add_special_tokens=False))
 

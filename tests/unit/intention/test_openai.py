@@ -169,7 +169,7 @@ def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     assert user.counts.last_fault.startswith("HTTP 429")
 
 
-def test_a_request_that_starves_beside_others_takes_no_patience_from_them() -> None:
+def test_a_request_that_starves_next_to_others_takes_no_patience_from_them() -> None:
     """Another request is answered during its first pause."""
     naps: list[float] = []
     first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))

@@ -18,9 +18,9 @@ from lever_pipe.intention.sources.intentiongym import read_tasks
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 ROOT = Path(__file__).parents[3]
-BESIDE = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
+DATA_FOLDERS = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
 """Where the original files may lie: as the default configuration names them, or beside the repository."""
-REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA") or next((str(path) for path in BESIDE if path.is_dir()), "")
+REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA") or next((str(path) for path in DATA_FOLDERS if path.is_dir()), "")
 
 
 def detail(**values: Any) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def count(module: nn.Module) -> int:
 
 
 @every_head
-def test_its_tensors_stand_beside_those_of_the_network_under_the_published_names(head: str) -> None:
+def test_its_tensors_stand_next_to_those_of_the_network_under_the_published_names(head: str) -> None:
     module, bare = (build_selector(replace(PUBLISHED, head=each)) for each in (head, "static"))
     own = {name: tuple(tensor.shape) for name, tensor in module.head.state_dict().items()}
     assert module.state_dict().keys() == bare.state_dict().keys() | own.keys()

@@ -201,9 +201,9 @@ def test_a_query_without_others_is_held_against_nothing() -> None:
     assert module.batch_advantages(REWARDS[:1], VALID[:1]).tolist() == REWARDS[:1].tolist()
     tied = torch.full((1, 3), 0.1)
     assert torch.equal(module.batch_advantages(tied, all_valid(tied)), tied)
-    beside_padding = torch.cat([tied, torch.full((1, 3), math.nan)])
+    padded = torch.cat([tied, torch.full((1, 3), math.nan)])
     rows = torch.tensor([[True] * 3, [False] * 3])
-    assert torch.equal(module.batch_advantages(beside_padding, rows)[:1], tied)
+    assert torch.equal(module.batch_advantages(padded, rows)[:1], tied)
 
 
 def test_equal_rewards_give_exact_zeros() -> None:

@@ -17,11 +17,11 @@ import test_schedules
 import test_tokens
 import test_vocabulary
 
-BESIDE = (
+TEST_MODULES = (
     *(test_advantages, test_credit, test_grpo, test_kl, test_on_policy, test_rce),
     *(test_schedules, test_tokens, test_vocabulary),
 )
-WRONG = [(tests, *change) for tests in BESIDE for change in tests.WRONG]
+WRONG = [(tests, *change) for tests in TEST_MODULES for change in tests.WRONG]
 
 
 def plain(tests: ModuleType) -> Iterator[Callable[[], None]]:

@@ -124,12 +124,12 @@ def oracle_normalise(text: str) -> str:
     )
     vanishing = set()
     for mark in set(';/[]"{}()=+\\_-><@`,?!'):
-        beside = [
+        others = [
             i
             for i, character in enumerate(text)
             if character == mark and (text[i + 1 : i + 2] == " " or text[max(i - 1, 0) : i] == " ")
         ]
-        if beside or digit_comma_digit:
+        if others or digit_comma_digit:
             vanishing.add(mark)
     spaced = "".join("" if c in vanishing else " " if c in ';/[]"{}()=+\\_-><@`,?!' else c for c in text)
     kept, stops = [], 0

@@ -332,7 +332,7 @@ def test_memory_per_cpu_is_refused_however_it_is_given(tmp_path: Path, way: str)
 
 
 @pytest.mark.parametrize(("local_exec", "rules"), [(False, ["a"]), (True, ["a", "b"])])
-def test_jobs_beside_snakemake_are_not_submitted_on_a_cluster(local_exec: bool, rules: list[str]) -> None:
+def test_jobs_next_to_snakemake_are_not_submitted_on_a_cluster(local_exec: bool, rules: list[str]) -> None:
     def job(name: str, *, is_local: bool) -> Any:
         dag = SimpleNamespace(workflow=SimpleNamespace(local_exec=local_exec))
         own = {"rule": SimpleNamespace(name=name), "resources": {"mem_mb": 5}, "threads": 2, "dag": dag}

@@ -341,7 +341,7 @@ def test_an_arm_has_its_own_faults_and_no_other() -> None:
     assert switched_on == {"none": (False, False), "head": (True, False), "pool": (False, True)}
 
 
-def test_on_policy_runs_stand_beside_the_offline_ones() -> None:
+def test_on_policy_runs_stand_next_to_the_offline_ones() -> None:
     given = small()
     arm = given.arms[0]
     betas, extra_objectives = (
@@ -496,7 +496,7 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
 @pytest.mark.parametrize(
     "name", ["", "smoke", "findings", "world_b", "grid", "okvqa_qwen2_5_vl_3b", "vqav2_qwen2_5_vl_3b"]
 )
-def test_reinforce_takes_as_many_optimiser_steps_as_grpo_beside_it(name: str) -> None:
+def test_reinforce_takes_as_many_optimiser_steps_as_grpo_next_to_it(name: str) -> None:
     given = shipped_with(name)
     for arm in given.arms:
         if arm.on_policy is None:

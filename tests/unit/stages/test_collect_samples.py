@@ -141,7 +141,7 @@ def test_a_missing_image_of_the_gallery_is_named(inputs: dict[str, Any], tmp_pat
         collected({**inputs, "eval_images": tmp_path}, tmp_path)
 
 
-def test_copies_are_counted_by_rank_and_a_vote_beside_the_lvlm(inputs: dict[str, Any], tmp_path: Path) -> None:
+def test_copies_are_counted_by_rank_and_a_vote_next_to_the_lvlm(inputs: dict[str, Any], tmp_path: Path) -> None:
     """One policy: question 0 is shown a right answer and given it, the others get what stands nowhere."""
     queries, train = (storage.read_examples(inputs[f"{split}_examples"]) for split in ("eval", "train"))
     right = next(one for one in train if one.answer == queries[0].answers[0])

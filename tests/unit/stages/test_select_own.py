@@ -79,7 +79,7 @@ def select_by(code: str, files: dict[str, Path], tmp_path: Path, monkeypatch: py
     assert select_own(**files, own_selections=(), config=config) == 5
 
 
-def test_a_module_beside_the_package_selects(
+def test_a_module_next_to_the_package_selects(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The most similar questions, told again from the arrays."""

@@ -50,9 +50,9 @@ def test_clip_pools_at_its_end_token(folder: Path) -> None:
     padded = tokenizer(["one red ball", "a photo of one red ball"], padding=True, return_tensors="pt")
     with torch.no_grad():
         output = model.text_model(**short)
-        alone, beside = output.pooler_output, model.text_model(**padded).pooler_output[:1]
+        alone, second = output.pooler_output, model.text_model(**padded).pooler_output[:1]
     torch.testing.assert_close(alone, output.last_hidden_state[:, -1])
-    torch.testing.assert_close(alone, beside, atol=1e-5, rtol=0)  # other batch shapes, other sum order
+    torch.testing.assert_close(alone, second, atol=1e-5, rtol=0)  # other batch shapes, other sum order
 
 
 def test_folders_load_through_the_auto_classes(folder: Path) -> None:

@@ -117,16 +117,16 @@ def test_copies_differ_in_ids_and_by_one_shade_at_most() -> None:
     assert all(picture.copy_of is None for picture in draw_split(options, "val"))
 
 
-def test_things_beside_each_other_share_the_answer() -> None:
+def test_things_next_to_each_other_share_the_answer() -> None:
     options = world(n_train=3000, composite_share=0.5, n_active_answers=2)
     knowledge = draw_knowledge(options)
     pictures = draw_split(options, "train")
-    composites = [picture for picture in pictures if picture.scene.beside is not None]
+    composites = [picture for picture in pictures if picture.scene.second is not None]
     for picture in composites:
         (question,) = picture.questions.values()
-        beside = picture.scene.beside
-        assert beside is not None
-        keys = [scene.value(question.relation.key) for scene in (picture.scene, beside)]
+        second = picture.scene.second
+        assert second is not None
+        keys = [scene.value(question.relation.key) for scene in (picture.scene, second)]
         assert question.relation.is_knowledge
         assert picture.scene.count == COUNTS[1]
         assert len(set(keys)) == 2

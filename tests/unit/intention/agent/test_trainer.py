@@ -69,7 +69,7 @@ def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
     assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
 
 
-def test_weights_decay_beside_the_gradient(tmp_path: Path) -> None:
+def test_weights_decay_next_to_the_gradient(tmp_path: Path) -> None:
     start, weights = load_file(world() / "policy/model.safetensors"), dict[float, dict[str, torch.Tensor]]()
     for decay in (0.0, 1.0):
         config = training(steps=1, minibatches=1, learning_rate=0.01, weight_decay=decay)

@@ -116,7 +116,7 @@ def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -
             assert all(best[f"{head}, {mode}"] for head in ("Difference", "Holm p", "Gain")) is (arm == "gpt")
 
 
-def test_arms_that_adapt_rise_and_stop_stand_beside_the_others(tmp_path: Path, default: Tabulated) -> None:
+def test_arms_that_adapt_rise_and_stop_stand_next_to_the_others(tmp_path: Path, default: Tabulated) -> None:
     """Of three seeds of the arm that stops one ends at step 25 and two at step 20, all others at step 45."""
     stopping = {"name": "early", "stop": Stop(patience=2, least_change=0.01)}
     early = ARMS[4].model_copy(update=stopping | {"kl_schedule": Schedule(kind="adaptive", target=0.02, horizon=640)})

@@ -124,9 +124,9 @@ def test_a_family_holds_its_pairs(groups: list[str], name: str, expected: list[t
 
 
 def test_families_of_the_offline_objective_do_not_know_on_policy_runs() -> None:
-    without, beside = families(OFFLINE), families([*ON_POLICY, *OFFLINE, *EXTRA_OBJECTIVES])
-    assert without == {name: family for name, family in beside.items() if name in without}
-    assert set(beside) - set(without) == {
+    without, others = families(OFFLINE), families([*ON_POLICY, *OFFLINE, *EXTRA_OBJECTIVES])
+    assert without == {name: family for name, family in others.items() if name in without}
+    assert set(others) - set(without) == {
         *(f"on-policy-{name}" for name in ("over-betas", "against-rce", "against-offline", "betas")),
         *(f"on-policy-{name}-by-shots" for name in ("against-rce", "against-offline", "betas")),
         "extra_objectives",

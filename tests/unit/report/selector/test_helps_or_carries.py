@@ -45,7 +45,7 @@ def test_without_what_it_compares_nothing_is_said() -> None:
     assert best_and_base(of(*copied(small.RCE, 0.6))) is None
 
 
-def test_controls_stand_beside_and_are_told_of_the_policy_that_earns_most() -> None:
+def test_controls_stand_next_to_and_are_told_of_the_policy_that_earns_most() -> None:
     values = dict(zip(CONTROLS, (0.3, 0.5, 0.7), strict=True))
     rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
     context = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
