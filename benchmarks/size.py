@@ -18,16 +18,16 @@ REPEATED = 6
 def main() -> None:
     """Print the table of rooms, then what stands out."""
     files = sorted(Path(PACKAGE).rglob("*.py"))
-    rooms = Counter[str]()
+    resources_for = Counter[str]()
     counts = Counter[str]()
     for path in files:
         room = path.relative_to(PACKAGE).parts[0]
-        rooms[room] += _lines(path)
+        resources_for[room] += _lines(path)
         counts[room] += 1
-    for room in sorted(rooms):
-        _report(room, counts[room], rooms[room])
-    _report("all", len(files), rooms.total())
-    _report("all but report", len(files) - counts["report"], rooms.total() - rooms["report"])
+    for room in sorted(resources_for):
+        _report(room, counts[room], resources_for[room])
+    _report("all", len(files), resources_for.total())
+    _report("all but report", len(files) - counts["report"], resources_for.total() - resources_for["report"])
     for folder in ("tests", "workflow", "benchmarks"):
         others = [path for path in Path(folder).rglob("*") if path.suffix in (".py", ".smk")]
         _report(folder, len(others), sum(map(_lines, others)))

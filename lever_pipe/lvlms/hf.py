@@ -132,7 +132,7 @@ class StockEngine:
     def generate(self, prompts: Sequence[TokenPrompt]) -> list[tuple[Answer, float | None]]:
         """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
         options = self._decode
-        inputs = self.inputs(prompts, room=options.max_new_tokens)
+        inputs = self.inputs(prompts, reserved=options.max_new_tokens)
         # A length penalty without beams is refused with a warning.
         beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
         output = self._model.generate(
@@ -157,7 +157,7 @@ class StockEngine:
     def scores(self, prompt: TokenPrompt, answers: Sequence[Answer]) -> list[Scores]:
         """Return the log-probability of each token of each answer, by one forward with a row an answer."""
         longest = max(map(len, answers))
-        inputs = self.inputs([prompt], room=longest)
+        inputs = self.inputs([prompt], reserved=longest)
         shape = inputs["input_ids"].shape
         rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
         for name, tensor in inputs.items():
@@ -172,8 +172,8 @@ class StockEngine:
         lines = self._model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
-    def inputs(self, prompts: Sequence[TokenPrompt], *, room: int) -> dict[str, Tensor]:
-        """Return what the model takes of prompts, padded on the left; `room` is left for an answer's tokens."""
+    def inputs(self, prompts: Sequence[TokenPrompt], *, reserved: int) -> dict[str, Tensor]:
+        """Return what the model takes of prompts, padded on the left; `reserved` is left for an answer's tokens."""
         images = [[self._images.open(digest) for digest in prompt.images] for prompt in prompts]
         extra = {"images": images} if any(images) else {}
         padding = {"padding": True, "padding_side": "left", "add_special_tokens": False}
@@ -181,8 +181,8 @@ class StockEngine:
             text=[prompt.text for prompt in prompts], **extra, text_kwargs=padding, return_tensors="pt"
         )
         for prompt, length in zip(prompts, batch["attention_mask"].sum(dim=1).tolist(), strict=True):
-            if length + room > self._family.context:
-                raise PromptTooLongError(prompt, length + room, self._family.context)
+            if length + reserved > self._family.context:
+                raise PromptTooLongError(prompt, length + reserved, self._family.context)
         return {name: tensor.to(self._model.device) for name, tensor in batch.items() if name in self._taken}
 
     @contextmanager

@@ -156,7 +156,7 @@ class ServedEngine:
         """Return the result of a request, the problem of the reply, or None where the server gave no reply."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
-        asked = self._ask(messages, room=options.max_new_tokens if request.generate else 1, **beyond)
+        asked = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
         if asked is None:
             return None
         text, problem = self._text_in(asked.reply) if request.generate else ("", None)
@@ -194,12 +194,12 @@ class ServedEngine:
         """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        return asked.log_probs if (asked := self._ask(dialogue, room=1, **options)) else ()
+        return asked.log_probs if (asked := self._ask(dialogue, reserved=1, **options)) else ()
 
-    def _ask(self, messages: Messages, *, room: int, **beyond: Any) -> Completion | None:
+    def _ask(self, messages: Messages, *, reserved: int, **beyond: Any) -> Completion | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
         temperature = self._options.temperature
-        request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": room}
+        request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": reserved}
         asked = self._chat.answer({**request, "extra_body": beyond}, read)
         if asked is not None:
             with self._lock:

@@ -152,7 +152,7 @@ class VllmEngine:
         options = self._options
         extra = {"logprobs": 0, "repetition_penalty": options.repetition_penalty, "stop_token_ids": list(options.eos)}
         extra["logit_bias"] = dict.fromkeys(options.never, -100.0)
-        for output in self._ask([(prompt, ()) for prompt in prompts], images, room=options.max_new_tokens, **extra):
+        for output in self._ask([(prompt, ()) for prompt in prompts], images, reserved=options.max_new_tokens, **extra):
             tokens = tuple(output.outputs[0].token_ids)
             steps = output.outputs[0].logprobs
             yield Result(tokens, tuple(step[token].logprob for step, token in zip(steps, tokens, strict=True)))
@@ -183,13 +183,18 @@ class VllmEngine:
         return lines
 
     def _ask(
-        self, pairs: Sequence[tuple[TokenPrompt, Answer]], images: Mapping[str, Any], *, room: int = 1, **options: Any
+        self,
+        pairs: Sequence[tuple[TokenPrompt, Answer]],
+        images: Mapping[str, Any],
+        *,
+        reserved: int = 1,
+        **options: Any,
     ) -> list[Any]:
         """Return what vLLM says to prompts with answers begun, in their order."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
 
-        sampling = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False, **options)
+        sampling = SamplingParams(temperature=0, max_tokens=reserved, ignore_eos=True, detokenize=False, **options)
         inputs = [self._input(prompt, answer, images) for prompt, answer in pairs]
         limit = self._llm.model_config.max_model_len
         try:
@@ -202,8 +207,8 @@ class VllmEngine:
         self.counters["forwards"] += 1
         for (prompt, _), output in zip(pairs, outputs, strict=True):
             length = len(output.prompt_token_ids)
-            if length + room > limit:
-                raise PromptTooLongError(prompt, length + room, limit)
+            if length + reserved > limit:
+                raise PromptTooLongError(prompt, length + reserved, limit)
             self.counters["prompt_tokens"] += length
             self.counters["tokens_prefilled"] += length - (output.num_cached_tokens or 0)
         return outputs

@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         experiment: the parsed configuration.
-        needs: gives a rule's threads and resources.
+        resources_of: gives a rule's threads and resources.
 
     Raises:
         WorkflowError: the configuration does not parse, or a job has no snapshot to read (of Snakemake).
@@ -74,7 +74,7 @@ class Run:
             self._skipping = skipping.Skipping(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
             self._listed = set[str]()
-            self.needs = sizing.rooms(self.experiment, gpu_request=gpu_request)
+            self.resources_of = sizing.resources_for(self.experiment, gpu_request=gpu_request)
         if workflow.is_main_process:
             self._failures.attach()
             snakemake_adapter.silence_trigger_advice()

@@ -21,10 +21,10 @@ BYTES_OF_TRAINING = 16
 """Main memory per parameter at a checkpoint: float32 weights, the optimiser's two moments and a copy of the weights."""
 BYTES_OF_PLAYING = 8
 
-Resources = dict[str, Any]
+ResourceValues = dict[str, Any]
 
 
-class Need(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What the first attempt of a job asks for."""
 
     mem_mb: int
@@ -41,29 +41,29 @@ class LoadedModel(NamedTuple):
     rules: tuple[str, ...]
 
 
-class Room(NamedTuple):
+class Resources(NamedTuple):
     """A rule's `threads` and `resources`; memory and time are functions of the attempt."""
 
     threads: int
-    resources: Resources
+    resources: ResourceValues
 
 
-WORLD_MODEL = Need(mem_mb=3000, runtime=60)
+WORLD_MODEL = ResourceRequest(mem_mb=3000, runtime=60)
 # Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
 # `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times with room; a job that ends early gives its
 # place back.
-PRODUCTION_MODEL: Mapping[str, Need] = {
-    "embed_examples": Need(mem_mb=32_000, runtime=120, threads=8, gpus=1),
-    "generate_rl_data": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
-    "search_beams": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
-    "train_on_policy_epoch": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
-    "answer_prompts": Need(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
-    "answer_controls": Need(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+PRODUCTION_MODEL: Mapping[str, ResourceRequest] = {
+    "embed_examples": ResourceRequest(mem_mb=32_000, runtime=120, threads=8, gpus=1),
+    "generate_rl_data": ResourceRequest(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "search_beams": ResourceRequest(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "train_on_policy_epoch": ResourceRequest(mem_mb=64_000, runtime=720, threads=8, gpus=1),
+    "answer_prompts": ResourceRequest(mem_mb=64_000, runtime=1440, threads=8, gpus=1),
+    "answer_controls": ResourceRequest(mem_mb=64_000, runtime=720, threads=8, gpus=1),
     # Agents of 8 B parameters, as Qwen3-8B; `_of_agent` sizes others.
-    "train_agent": Need(mem_mb=160_000, runtime=1800, threads=8, gpus=1),
-    "warm_start_agent": Need(mem_mb=240_000, runtime=480, threads=8, gpus=1),
-    "evaluate_agent": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
-    "evaluate_start": Need(mem_mb=80_000, runtime=480, threads=8, gpus=1),
+    "train_agent": ResourceRequest(mem_mb=160_000, runtime=1800, threads=8, gpus=1),
+    "warm_start_agent": ResourceRequest(mem_mb=240_000, runtime=480, threads=8, gpus=1),
+    "evaluate_agent": ResourceRequest(mem_mb=80_000, runtime=480, threads=8, gpus=1),
+    "evaluate_start": ResourceRequest(mem_mb=80_000, runtime=480, threads=8, gpus=1),
 }
 ASKING = (
     "generate_rl_data",
@@ -77,7 +77,7 @@ OVERHEAD_MB = 16_000
 """Python, CUDA's own and the episodes of an agent."""
 
 
-def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str], Room]:
+def resources_for(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str], Resources]:
     """Return the function that gives a rule its threads and resources.
 
     Memory and time grow with each attempt.
@@ -91,27 +91,27 @@ def rooms(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str]
     """
     _gpus(1, gpu_request)  # refused here, also where no rule asks for one
 
-    def need_of(rule: str) -> Need:
-        need = PRODUCTION_MODEL[rule]
+    def request_for(rule: str) -> ResourceRequest:
+        request = PRODUCTION_MODEL[rule]
         if rule in ASKING and experiment.lvlm.is_served:
-            return need._replace(mem_mb=16_000, threads=1, gpus=0)
+            return request._replace(mem_mb=16_000, threads=1, gpus=0)
         if not plan.is_large(model_of(experiment, rule)):
             return WORLD_MODEL
         if rule in AGENT_RULES:
             return _of_agent(experiment, rule)
-        return need._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else need
+        return request._replace(gpus=experiment.lvlm.vllm.gpus) if rule in ASKING else request
 
-    def room(rule: str) -> Room:
-        need = need_of(rule)
-        resources: Resources = {
-            "device": "cuda" if need.gpus else "cpu",
-            "mem_mb": lambda _, attempt: attempt * (need.mem_mb + SNAKEMAKE_MB),
-            "runtime": lambda _, attempt: attempt * need.runtime,
-            **_gpus(need.gpus, gpu_request),
+    def resources_of(rule: str) -> Resources:
+        request = request_for(rule)
+        resources: ResourceValues = {
+            "device": "cuda" if request.gpus else "cpu",
+            "mem_mb": lambda _, attempt: attempt * (request.mem_mb + SNAKEMAKE_MB),
+            "runtime": lambda _, attempt: attempt * request.runtime,
+            **_gpus(request.gpus, gpu_request),
         }
-        return Room(need.threads, resources)
+        return Resources(request.threads, resources)
 
-    return room
+    return resources_of
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
@@ -121,7 +121,7 @@ def gpus_of(resources: Mapping[str, Any]) -> int:
     return int(resources.get("gpu") or sum(counts))
 
 
-def _gpus(count: int, request: str) -> Resources:
+def _gpus(count: int, request: str) -> ResourceValues:
     """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`, all of one node."""
     word, _, model = request.partition(":")
     if word not in ("gpu", "gres"):
@@ -157,10 +157,10 @@ def model_of(experiment: Experiment, rule: str) -> str:
     return max(folders, key=lambda folder: plan.parameters_of(folder) or math.inf, default="")
 
 
-def _of_agent(experiment: Experiment, rule: str) -> Need:
+def _of_agent(experiment: Experiment, rule: str) -> ResourceRequest:
     """Return what training or playing an agent of its folder's size asks for; one of unknown size counts as 8 B."""
-    need, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
+    request, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
     if not parameters:
-        return need
+        return request
     of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING
-    return need._replace(mem_mb=OVERHEAD_MB + of_each * parameters // 1_000_000)
+    return request._replace(mem_mb=OVERHEAD_MB + of_each * parameters // 1_000_000)

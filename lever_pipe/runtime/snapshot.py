@@ -26,7 +26,7 @@ VARIABLE = "LEVER_PIPE_SNAPSHOT"
 """Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
 FOLDER = Path(".snakemake/lever_pipe")
 CODES = FOLDER / "codes.json"
-ROOMS = ("intention", "lever", "lvlms")
+PLUGIN_PARENTS = ("intention", "lever", "lvlms")
 """Folders that hold plugins; what else lies beside them, an environment for instance, is none."""
 JOBS = ".jobs"
 KEPT_SECONDS = 90 * 24 * 3600
@@ -147,7 +147,9 @@ def package_digest(root: Path = PACKAGE) -> str:
     """Return a digest of the source files of the package, and of plugins beside it, byte for byte."""
     own_modules = plugins.roots()[1:] if root == PACKAGE else []
     parts = {root: root.rglob("*.py")}
-    parts |= {folder: (path for room in ROOMS for path in folder.glob(f"{room}/**/*.py")) for folder in own_modules}
+    parts |= {
+        folder: (path for room in PLUGIN_PARENTS for path in folder.glob(f"{room}/**/*.py")) for folder in own_modules
+    }
     return " ".join(_digest_of(folder, sorted(paths)) for folder, paths in parts.items())
 
 

@@ -11,7 +11,7 @@ from snakemake.iocontainers import Namedlist, Wildcards
 from snakemake.utils import format as render
 
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.runtime.sizing import rooms
+from lever_pipe.runtime.sizing import resources_for
 from tests.contracts.workflow_model import rules
 
 HOSTILE = (
@@ -34,7 +34,7 @@ def test_every_value_in_a_command_is_quoted() -> None:
 
 
 def test_what_is_not_quoted_is_a_number_or_a_word() -> None:
-    room = rooms(parse_experiment({}))
+    room = resources_for(parse_experiment({}))
     for name in (name for name, command in commands().items() if "{resources.device}" in command):
         threads, resources = room(name)
         assert (type(threads), resources["device"]) in ((int, "cpu"), (int, "cuda"))

@@ -114,7 +114,7 @@ def setting_of(wildcards):
     return SETTING.format(**wildcards)
 
 
-needs = RUN.needs
+resources_of = RUN.resources_of
 
 
 def of_study(study, *paths):

@@ -118,9 +118,9 @@ rule answer_controls:
         f"{LEVER}/controls/log.txt",
     conda:
         LVLM_ENVIRONMENT
-    threads: needs("answer_controls").threads
+    threads: resources_of("answer_controls").threads
     resources:
-        **needs("answer_controls").resources,
+        **resources_of("answer_controls").resources,
     params:
         spec=identity("answer_controls"),
         files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),

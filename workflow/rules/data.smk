@@ -73,9 +73,9 @@ rule embed_examples:
     priority: CHAIN
     conda:
         "../../envs/gpu.yaml"
-    threads: needs("embed_examples").threads
+    threads: resources_of("embed_examples").threads
     resources:
-        **needs("embed_examples").resources,
+        **resources_of("embed_examples").resources,
     params:
         spec=identity("embed_examples"),
         files=files(images=raw_file("images"), encoder=encoder_folder),

@@ -80,9 +80,9 @@ rule answer_prompts:
         f"{BATCH}/log.txt",
     conda:
         LVLM_ENVIRONMENT
-    threads: needs("answer_prompts").threads
+    threads: resources_of("answer_prompts").threads
     resources:
-        **needs("answer_prompts").resources,
+        **resources_of("answer_prompts").resources,
     params:
         spec=identity("answer_prompts"),
         files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval"), lvlm=lvlm_folder),

@@ -55,9 +55,9 @@ rule warm_start_agent:
     priority: LONG_JOB
     conda:
         "../../envs/gpu.yaml"
-    threads: needs("warm_start_agent").threads
+    threads: resources_of("warm_start_agent").threads
     resources:
-        **needs("warm_start_agent").resources,
+        **resources_of("warm_start_agent").resources,
     params:
         spec=identity("warm_start_agent"),
         files=files(**MODEL_FOLDER),
@@ -89,9 +89,9 @@ if IS_NATIVE:
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
-        threads: needs("train_agent").threads
+        threads: resources_of("train_agent").threads
         resources:
-            **needs("train_agent").resources,
+            **resources_of("train_agent").resources,
         params:
             spec=identity("train_agent"),
             files=files(state=f"{RUN_OF_AGENT}/state", **START_FOLDER),
@@ -118,9 +118,9 @@ if IS_NATIVE:
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
-        threads: needs("evaluate_agent").threads
+        threads: resources_of("evaluate_agent").threads
         resources:
-            **needs("evaluate_agent").resources,
+            **resources_of("evaluate_agent").resources,
         params:
             spec=identity("evaluate_agent"),
             files=files(),
@@ -144,9 +144,9 @@ if IS_NATIVE:
         priority: LONG_JOB
         conda:
             "../../envs/gpu.yaml"
-        threads: needs("evaluate_start").threads
+        threads: resources_of("evaluate_start").threads
         resources:
-            **needs("evaluate_start").resources,
+            **resources_of("evaluate_start").resources,
         params:
             spec=identity("evaluate_start"),
             files=files(**START_FOLDER),

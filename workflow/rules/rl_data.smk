@@ -42,9 +42,9 @@ rule generate_rl_data:
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
-    threads: needs("generate_rl_data").threads
+    threads: resources_of("generate_rl_data").threads
     resources:
-        **needs("generate_rl_data").resources,
+        **resources_of("generate_rl_data").resources,
     params:
         spec=identity("generate_rl_data"),
         files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),
@@ -123,9 +123,9 @@ rule search_beams:
     priority: CHAIN
     conda:
         LVLM_ENVIRONMENT
-    threads: needs("search_beams").threads
+    threads: resources_of("search_beams").threads
     resources:
-        **needs("search_beams").resources,
+        **resources_of("search_beams").resources,
     params:
         spec=identity("search_beams"),
         files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),

@@ -139,9 +139,9 @@ rule train_on_policy_epoch:
     priority: SHORT_CHAIN
     conda:
         LVLM_ENVIRONMENT
-    threads: needs("train_on_policy_epoch").threads
+    threads: resources_of("train_on_policy_epoch").threads
     resources:
-        **needs("train_on_policy_epoch").resources,
+        **resources_of("train_on_policy_epoch").resources,
     params:
         spec=identity("train_on_policy_epoch"),
         files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),

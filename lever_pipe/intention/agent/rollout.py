@@ -166,7 +166,7 @@ class Player(Host):
     ) -> Rollouts:
         """Return one episode for each request; `progress` advances by one for each that is finished."""
         dialogues = [_opened(self, request) for request in requests]
-        _require_room(dialogues, self.model.max_context)
+        _require_context(dialogues, self.model.max_context)
         counts, seconds = RolloutCounts(), 0.0
         before = self.simulator.counts.values()
         with self.computing():
@@ -249,7 +249,7 @@ def _opened(player: Player, request: EpisodeRequest) -> _Dialogue:
     return dialogue
 
 
-def _require_room(dialogues: Sequence[_Dialogue], max_context: int) -> None:
+def _require_context(dialogues: Sequence[_Dialogue], max_context: int) -> None:
     for episode in (dialogue.episode for dialogue in dialogues):
         if episode.n_prompt >= max_context:
             raise DataError(

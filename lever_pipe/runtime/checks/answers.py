@@ -43,7 +43,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         folder: the working directory.
     """
     lvlm, config = experiment.lvlm, plan.lvlm_config(experiment)
-    device = str(sizing.rooms(experiment)("answer_prompts").resources["device"])
+    device = str(sizing.resources_for(experiment)("answer_prompts").resources["device"])
     name = f"answers of {lvlm.model}"
     yield ok(name, f"by plugin {config.engine} on {device} (lvlm.engine: {lvlm.engine})")
     try:

@@ -27,7 +27,7 @@ from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.sizing import LoadedModel
 
 AGENT = "intention.model.folder"
-NO_ROOM = 100_000_000  # bytes
+DISK_FULL = 100_000_000  # bytes
 TRANSFORMERS = find_spec("transformers")
 """None in the environment of a main process, which has none of the rules' packages."""
 DATA_RULES = {
@@ -196,7 +196,7 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
             yield fault(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
             continue
         found = f"{free / 10**9:.1f} GB free"
-        if free >= NO_ROOM:
+        if free >= DISK_FULL:
             yield ok(check, found)
         else:
             complaint = warning if folder == ledger else fault

@@ -82,7 +82,7 @@ class Library:
 
     def inputs(self, prompt: TokenPrompt) -> dict[str, torch.Tensor]:
         """Return what the model's forward takes of one prompt."""
-        return self._engine().inputs([prompt], room=0)
+        return self._engine().inputs([prompt], reserved=0)
 
 
 @dataclass

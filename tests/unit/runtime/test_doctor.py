@@ -169,8 +169,10 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake"))
 
-    assert [finding.level for finding in with_free(local_checks.NO_ROOM)] == [Level.OK]  # one file system is told once
-    assert [finding.level for finding in with_free(local_checks.NO_ROOM - 1)] == [Level.FAULT]
+    assert [finding.level for finding in with_free(local_checks.DISK_FULL)] == [
+        Level.OK
+    ]  # one file system is told once
+    assert [finding.level for finding in with_free(local_checks.DISK_FULL - 1)] == [Level.FAULT]
     (found,) = local_checks.disks(ledger=tmp_path)  # without it a run goes on, and keeps no answers
     assert found.level is Level.WARNING
 

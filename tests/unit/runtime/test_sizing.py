@@ -39,29 +39,29 @@ def experiment(*files: str) -> Experiment:
 MODEL_RULES = tuple(sizing.PRODUCTION_MODEL)
 
 
-def first(room: Callable[[str], sizing.Room], rule: str, attempt: int = 1) -> dict[str, Any]:
-    asked = room(rule).resources
+def first(resources_of: Callable[[str], sizing.Resources], rule: str, attempt: int = 1) -> dict[str, Any]:
+    asked = resources_of(rule).resources
     return {k: v({"seed": "0"}, attempt=attempt) if callable(v) else v for k, v in asked.items()}
 
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
-    room = sizing.rooms(experiment())
+    resources_of = sizing.resources_for(experiment())
     for rule in MODEL_RULES:
-        asked = first(room, rule)
-        assert room(rule).threads == 1, rule
+        asked = first(resources_of, rule)
+        assert resources_of(rule).threads == 1, rule
         assert asked["device"] == "cpu"
         assert not asked.keys() & {"gpu", "gres"}
         assert asked["mem_mb"] <= 4000
 
 
 def test_the_production_models_run_on_one_gpu_each() -> None:
-    room = sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
+    resources_of = sizing.resources_for(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in GPU_RULES:
-        asked = first(room, rule)
+        asked = first(resources_of, rule)
         assert (asked["device"], asked["gpu"], asked["nodes"]) == ("cuda", 1, 1), rule
         assert asked["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
     for rule in ("train_agent", "evaluate_start"):
-        assert first(room, rule)["device"] == "cpu"  # this experiment has the tiny agent
+        assert first(resources_of, rule)["device"] == "cpu"  # this experiment has the tiny agent
 
 
 def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
@@ -69,8 +69,8 @@ def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
     decode = published.lvlm.decode.model_copy(update={"num_beams": 1})
     lvlm = published.lvlm.model_copy(update={"engine": "served", "model": "some/model", "decode": decode})
     asked = published.model_copy(update={"lvlm": lvlm})
-    room = sizing.rooms(asked)
-    assert {first(room, rule)["device"] for rule in sizing.ASKING} == {"cpu"}
+    resources_of = sizing.resources_for(asked)
+    assert {first(resources_of, rule)["device"] for rule in sizing.ASKING} == {"cpu"}
     assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(asked)} == {
         "lvlm.model"
     }
@@ -96,29 +96,29 @@ def weights(folder: Path, parameters: int) -> str:
     return str(folder)
 
 
-def of_agent(folder: str, **grpo: int) -> Callable[[str], sizing.Room]:
+def of_agent(folder: str, **grpo: int) -> Callable[[str], sizing.Resources]:
     values = experiment("config/intention_qwen3_8b.yaml").model_dump(mode="json")
     values["intention"]["model"]["folder"] = folder
     values["intention"]["grpo"] |= grpo
-    return sizing.rooms(parse_experiment(values))
+    return sizing.resources_for(parse_experiment(values))
 
 
 def test_a_small_agent_trains_on_one_gpu(tmp_path: Path) -> None:
-    room = of_agent(weights(tmp_path, 135_000_000))
-    asked = first(room, "train_agent")
+    resources_of = of_agent(weights(tmp_path, 135_000_000))
+    asked = first(resources_of, "train_agent")
     assert (asked["device"], asked["gpu"]) == ("cuda", 1)
     assert 16_000 < asked["mem_mb"] < 24_000
-    assert first(room, "evaluate_agent")["mem_mb"] < asked["mem_mb"]
-    assert first(room, "evaluate_start") == first(room, "evaluate_agent")
+    assert first(resources_of, "evaluate_agent")["mem_mb"] < asked["mem_mb"]
+    assert first(resources_of, "evaluate_start") == first(resources_of, "evaluate_agent")
 
 
 @pytest.mark.parametrize("attempt", [2, 3])
 def test_each_attempt_asks_for_the_first_memory_and_time_once_more(attempt: int) -> None:
-    room = sizing.rooms(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
+    resources_of = sizing.resources_for(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in MODEL_RULES:
-        once = first(room, rule)
+        once = first(resources_of, rule)
         grown = {key: attempt * once[key] for key in ("mem_mb", "runtime")}
-        assert first(room, rule, attempt) == once | grown
+        assert first(resources_of, rule, attempt) == once | grown
 
 
 @pytest.mark.parametrize(
@@ -131,24 +131,24 @@ def test_each_attempt_asks_for_the_first_memory_and_time_once_more(attempt: int)
     ],
 )
 def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[str, Any]) -> None:
-    room = sizing.rooms(experiment("config/intention_qwen3_8b.yaml"), gpu_request=request_)
-    asked = {k: v for k, v in room("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
+    resources_of = sizing.resources_for(experiment("config/intention_qwen3_8b.yaml"), gpu_request=request_)
+    asked = {k: v for k, v in resources_of("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
     assert asked == expected
     assert sizing.gpus_of(asked) == 1
 
 
 def test_another_way_of_asking_is_refused() -> None:
     with pytest.raises(ConfigError, match="gpu_request"):
-        sizing.rooms(experiment(), gpu_request="gpus")
+        sizing.resources_for(experiment(), gpu_request="gpus")
 
 
 @pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (plan.EMBEDDED_PARAMETERS + 1, "cuda")])
 def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device: str) -> None:
     values = experiment().model_dump(mode="json")
     values["lvlm"]["model"] = weights(tmp_path, parameters)
-    room = sizing.rooms(parse_experiment(values))
-    assert room("answer_prompts").resources["device"] == device
-    assert room("embed_examples").resources["device"] == "cpu"
+    resources_of = sizing.resources_for(parse_experiment(values))
+    assert resources_of("answer_prompts").resources["device"] == device
+    assert resources_of("embed_examples").resources["device"] == "cpu"
 
 
 @pytest.mark.parametrize(
