@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.report.evidence import ALPHA, MEAN
 from lever_pipe.report.format import ends_of, number_text
-from lever_pipe.report.grid.cells import SELECTORS, TRANSFERS, Place
+from lever_pipe.report.grid.cells import SELECTORS, TRANSFERS, GridCell
 from lever_pipe.report.grid.page import called
 
 PAGE, PICTURE = Path("docs/grid.md"), Path("docs/grid.png")
@@ -53,15 +53,15 @@ def carried(compared: pd.DataFrame) -> pd.DataFrame:
 def differences(compared: pd.DataFrame, family: str) -> pd.DataFrame:
     """Return the comparisons of a family in the pools that the page is about, with the places that are compared."""
     rows = compared[compared["family"].str.startswith(family)].copy()
-    places = [Place.parse(left) for left in rows["left"]]
-    rows["lvlm"], rows["policy"] = [of.lvlm for of in places], [str(of.policy) for of in places]
+    grid_cells = [GridCell.parse(left) for left in rows["left"]]
+    rows["lvlm"], rows["policy"] = [of.lvlm for of in grid_cells], [str(of.policy) for of in grid_cells]
     rows["selector"] = rows["policy"].map(called)
     rows["cell"] = [
         f"{mark}{number_text(row['difference'], 1, sign=True)}{mark} [{interval(row)}]"
         for _, row in rows.iterrows()
         for mark in ["**" if row["p_holm"] < ALPHA else ""]
     ]
-    return rows[pd.Series([of.sampler for of in places], rows.index) == rows["data"].map(SAMPLER).fillna(UNIFORM)]
+    return rows[pd.Series([of.sampler for of in grid_cells], rows.index) == rows["data"].map(SAMPLER).fillna(UNIFORM)]
 
 
 def answered(board: pd.DataFrame, samples: int) -> pd.DataFrame:

@@ -118,7 +118,7 @@ def cache(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(environment.get(VARIABLE) or USUAL).expanduser()
 
 
-def place_of(name: str) -> Path:
+def folder_of(name: str) -> Path:
     """Return the folder of a part, which need not be there.
 
     Raises:
@@ -133,10 +133,10 @@ def bring(part: Part) -> bool:
     Raises:
         DataError: the registry does not give it, or gives another archive.
     """
-    place = cache() / part.folder
-    if place.is_dir():
+    location = cache() / part.folder
+    if location.is_dir():
         return False
-    with atomic.folder_in(place.parent) as temporary:
+    with atomic.folder_in(location.parent) as temporary:
         archive = download(part, temporary)
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != part.sha256:
@@ -149,7 +149,7 @@ def bring(part: Part) -> bool:
         for name, content in _members(archive, part):
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             (whole / name).write_bytes(content)
-        atomic.place(whole, place)
+        atomic.place(whole, location)
     return True
 
 

@@ -30,7 +30,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.seeding import ambient_stream, generator
 
 ROOT = Path(__file__).parents[1]
-PLACE = ROOT / ".lever_pipe" / "rehearsal"
+WORK_FOLDER = ROOT / ".lever_pipe" / "rehearsal"
 SIZES = ((640, 480), (480, 640), (640, 427), (500, 375), (427, 640), (640, 640), (640, 360))
 """Width and height: the most frequent of COCO's training images, and a rare one."""
 SPLITS = {"train": ("train2014", "train"), "eval": ("val2014", "test")}
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     """Make the files of a run, run the workflow, and return a line about it."""
-    folder = PLACE / run.name
+    folder = WORK_FOLDER / run.name
     folder.mkdir(parents=True, exist_ok=True)
     data = write_data(folder / "data", run, okvqa)
     model = folder / f"{run.family}-of-random-weights"  # the report calls it so
@@ -127,7 +127,7 @@ def full_size(okvqa: Path | None) -> None:
     from lever_pipe.lvlms.asking.prompts import Wording
     from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
-    folder = PLACE / "qwen2_5_vl_3b"
+    folder = WORK_FOLDER / "qwen2_5_vl_3b"
     run = Rehearsal("qwen2_5_vl", "bfloat16", 4, 2)
     files = write_data(folder / "data", run, okvqa)
     model = folder / "model"
@@ -203,7 +203,7 @@ def write_data(folder: Path, run: Rehearsal, okvqa: Path | None) -> dict[str, st
 
 def _easy_vqa(split: str, count: int) -> list[dict[str, Any]]:
     """Return questions of easy-VQA, whose one answer all annotators give."""
-    path = real_parts.place_of("easy-vqa") / SPLITS[split][1] / "questions.json"
+    path = real_parts.folder_of("easy-vqa") / SPLITS[split][1] / "questions.json"
     rows = json.loads(_read(path))
     chosen = generator(0, "rehearsal", split).choice(len(rows), count, replace=False)
     return [_row(number, rows[i][2], rows[i][0], rows[i][1]) for number, i in enumerate(sorted(chosen.tolist()))]
@@ -218,7 +218,7 @@ def _okvqa(folder: Path, split: str, count: int) -> list[dict[str, Any]]:
         row["question_id"]: row["answers"]
         for row in (json.loads(annotated.read_text(encoding="utf-8"))["annotations"] if annotated.is_file() else [])
     }
-    words = _read(real_parts.place_of("easy-vqa") / "answers.txt").split()
+    words = _read(real_parts.folder_of("easy-vqa") / "answers.txt").split()
     chosen = generator(0, "rehearsal", split).choice(len(questions), count, replace=False)
     found = []
     for i in sorted(chosen.tolist()):
@@ -245,7 +245,7 @@ def _write_images(folder: Path, images: Sequence[int], split: str) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     shots = [path for name in ("photographs-skimage", "photographs-matplotlib")
-             for path in sorted(real_parts.place_of(name).iterdir())]  # fmt: skip
+             for path in sorted(real_parts.folder_of(name).iterdir())]  # fmt: skip
     photographs = [Image.open(path).convert("RGB") for path in shots]
     for image_id in images:
         path = folder / f"{image_id:012d}.jpg"
@@ -281,8 +281,8 @@ def _tokenizer() -> Any:
     """Return the real tokenizer with the published template."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(real_parts.place_of("tokenizer-qwen2_5"), local_files_only=True)
-    tokenizer.chat_template = _read(real_parts.place_of("chat-templates") / "qwen2_5_vl.jinja")
+    tokenizer = AutoTokenizer.from_pretrained(real_parts.folder_of("tokenizer-qwen2_5"), local_files_only=True)
+    tokenizer.chat_template = _read(real_parts.folder_of("chat-templates") / "qwen2_5_vl.jinja")
     return tokenizer
 
 

@@ -22,7 +22,7 @@ from lever_pipe.statistics.comparison import holm, t_p_values
 from lever_pipe.statistics.crossed import paired_difference
 
 PAGE = Path("docs/report.md")
-PLACE = re.compile("(?<=<!-- make bench-statistics -->\n).*?(?=<!-- end -->)", re.DOTALL)
+SECTION = re.compile("(?<=<!-- make bench-statistics -->\n).*?(?=<!-- end -->)", re.DOTALL)
 AT_MOST, FAMILY_AT_MOST = 0.07, 0.06
 LEVELS = (0.05, 0.01, 0.001)
 RATIOS = (1, 2, 3, 5)
@@ -133,7 +133,7 @@ def main() -> int:
     rows = [measure(shape, ratio) for shape in SHAPES for ratio in (RATIOS if shape.comparisons > 1 else (1,))]
     known = stats.norm.sf(stats.norm.isf(LEVELS[0] / 2) - SHIFT)
     text = f"{table(rows)}\nWith known variances the power would be {known:.2f}.\n"
-    page, count = PLACE.subn(lambda _: text, PAGE.read_text(encoding="utf-8"))
+    page, count = SECTION.subn(lambda _: text, PAGE.read_text(encoding="utf-8"))
     if count != 1:
         sys.stderr.write(f"{PAGE}: expected one place for the table, found {count}. Put its two comments back.\n")
         return 1

@@ -45,10 +45,10 @@ def real_parts() -> Callable[[str], Path]:
     from benchmarks import real_parts as parts
 
     def folder_of(name: str) -> Path:
-        place = parts.place_of(name)
-        if not place.is_dir():
-            pytest.skip(f"the real part {place} is not there; {parts.BRING} brings it")
-        return place
+        location = parts.place_of(name)
+        if not location.is_dir():
+            pytest.skip(f"the real part {location} is not there; {parts.BRING} brings it")
+        return location
 
     return folder_of
 

@@ -50,7 +50,7 @@ def read_section(model: type[S], values: Any) -> S | list[str]:
         section = model.model_validate(values)
     except ValidationError as fault:
         return [line for error in fault.errors(include_url=False) for line in _lines(model, error)]
-    return [f"{dotted(place)}: {text}" for place, text in _misread(values, section, ())] or section
+    return [f"{dotted(location)}: {text}" for location, text in _misread(values, section, ())] or section
 
 
 def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
@@ -67,36 +67,36 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
         yield path, f"must be {kind}, got {shown(values)}. YAML reads a bare yes, no, on or off as truth."
 
 
-def places_in(section: type[Section], within: str = "") -> Iterator[str]:
+def keys_in(section: type[Section], within: str = "") -> Iterator[str]:
     """Yield where keys stand, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
     for name, field in section.model_fields.items():
         yield f"{within}{name}"
         kind = {tuple: "[]", dict: ".NAME"}.get(get_origin(field.annotation) or Section, "")
         for below in (field.annotation, *get_args(field.annotation)):
             if isinstance(below, type) and issubclass(below, Section):
-                yield from places_in(below, f"{within}{name}{kind}.")
+                yield from keys_in(below, f"{within}{name}{kind}.")
 
 
 def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
-    place, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    location, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "default_factory_not_called" or (kind == "too_short" and len(error["input"]) >= context["min_length"]):
         return  # it follows from the fault of another value
     if kind == RULES_BROKEN:
-        yield from (f"{dotted((*place, *below))}: {text}" for below, text in context["faults"])
+        yield from (f"{dotted((*location, *below))}: {text}" for below, text in context["faults"])
     elif kind == "extra_forbidden":
-        keys = _keys_at(model, place[:-1])
-        remedy = did_you_mean(str(place[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
-        if len(place) == 1 and (deeper := [key for key in places_in(model) if key.endswith(f".{place[0]}")]):
+        keys = _keys_at(model, location[:-1])
+        remedy = did_you_mean(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
+        if len(location) == 1 and (deeper := [key for key in keys_in(model) if key.endswith(f".{location[0]}")]):
             sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:SHOWN])
             remedy = f"It stands in a section: {sections}."
-        yield f"{shortened(dotted(place))}: unknown key. {remedy}"
+        yield f"{shortened(dotted(location))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
-        yield f"{dotted(place)}: {error['msg'].removeprefix('Value error, ')}"
+        yield f"{dotted(location)}: {error['msg'].removeprefix('Value error, ')}"
     else:
         seen = "" if kind == "missing" else f", got {shown(error['input'])}"
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
         near = did_you_mean(str(error["input"]), names, "")
-        yield f"{shortened(dotted(place))}: {_demand(error)}{seen}. {near}".rstrip()
+        yield f"{shortened(dotted(location))}: {_demand(error)}{seen}. {near}".rstrip()
 
 
 def _demand(error: ErrorDetails) -> str:
@@ -114,8 +114,8 @@ def _demand(error: ErrorDetails) -> str:
     return text[0].lower() + text[1:]
 
 
-def _keys_at(model: type[Section], place: tuple[int | str, ...]) -> list[str]:
+def _keys_at(model: type[Section], location: tuple[int | str, ...]) -> list[str]:
     """Return the keys known at a place, of which an index or a preset's name may be any."""
-    known = (key.replace("[]", ".[]").split(".") for key in places_in(model))
-    candidates = (key for key in known if len(key) == len(place) + 1)
-    return [key[-1] for key in candidates if all(map(lambda name, at: name in (at, "[]", "NAME"), key, place))]
+    known = (key.replace("[]", ".[]").split(".") for key in keys_in(model))
+    candidates = (key for key in known if len(key) == len(location) + 1)
+    return [key[-1] for key in candidates if all(map(lambda name, at: name in (at, "[]", "NAME"), key, location))]

@@ -106,7 +106,7 @@ def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
     kept = {
         name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in NOT_ENGINE)
     }
-    return _fingerprint({place: code for place, code in used.items() if place[0] in kept})
+    return _fingerprint({location: code for location, code in used.items() if location[0] in kept})
 
 
 @cache
@@ -138,7 +138,9 @@ def _used(todo: list[tuple[str, str]], root: Path) -> Used:
         for target, word in code.imports:
             is_module = word and _module(f"{target}.{word}", root) is not None
             todo += [(target, WHOLE), (f"{target}.{word}", WHOLE)] if is_module else [(target, word)]
-    return {place: code for place, code in used.items() if place[1] == WHOLE or (place[0], WHOLE) not in used}
+    return {
+        location: code for location, code in used.items() if location[1] == WHOLE or (location[0], WHOLE) not in used
+    }
 
 
 def _fingerprint(used: Used) -> str:

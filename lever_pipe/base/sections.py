@@ -30,35 +30,35 @@ def rule(method: R) -> R:
     return method
 
 
-def at_most(place: Path, value: float, bound: str, most: float, do: str = "") -> list[Fault]:
+def at_most(location: Path, value: float, bound: str, most: float, do: str = "") -> list[Fault]:
     """Return the fault of a value above the one that the key `bound` has."""
     fault = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
-    return [(place, fault)] if value > most else []
+    return [(location, fault)] if value > most else []
 
 
-def dividing(place: Path, value: int, whole: str, number: int) -> list[Fault]:
+def dividing(location: Path, value: int, whole: str, number: int) -> list[Fault]:
     """Return the fault of a value that does not divide the one that the key `whole` has."""
-    return [(place, f"must divide {whole}={number}, got {value}. Change one of them.")] if number % value else []
+    return [(location, f"must divide {whole}={number}, got {value}. Change one of them.")] if number % value else []
 
 
-def one_of(place: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Fault]:
+def one_of(location: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Fault]:
     """Return the fault of a value that is none of those known, which stand under the key `name` if it is given."""
     names = [choice for choice in choices if isinstance(choice, str)] if isinstance(value, str) else []
     remedy = did_you_mean(str(value), names, do)
     fault = f"must be one of {f'{name}=' if name else ''}{list(choices)}, got {value!r}. {remedy}"
-    return [] if value in choices else [(place, fault)]
+    return [] if value in choices else [(location, fault)]
 
 
-def some_of(place: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Fault]:
+def some_of(location: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Fault]:
     """Return the faults of the values that are none of those known, as `one_of`."""
-    return [fault for i, value in enumerate(values) for fault in one_of((*place, i), value, choices, do, name)]
+    return [fault for i, value in enumerate(values) for fault in one_of((*location, i), value, choices, do, name)]
 
 
-def repeated(place: Path, key: str, names: Sequence[str]) -> list[Fault]:
+def repeated(location: Path, key: str, names: Sequence[str]) -> list[Fault]:
     """Return the faults of entries of a list that have under a key what an earlier one has."""
     do = f"Give each a {key} of its own."
-    fault = f"must differ from that of earlier {place[-1]}"
-    return [((*place, i, key), f"{fault}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]]
+    fault = f"must differ from that of earlier {location[-1]}"
+    return [((*location, i, key), f"{fault}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]]
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
@@ -126,7 +126,7 @@ class Section(BaseModel):
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
         if faults := self.faults():
-            text = "; ".join(f"{dotted(place)}: {fault}" for place, fault in faults)
+            text = "; ".join(f"{dotted(location)}: {fault}" for location, fault in faults)
             raise PydanticCustomError(RULES_BROKEN, "{text}", {"text": text, "faults": faults})
         return self
 

@@ -173,10 +173,10 @@ def read_examples(path: Path) -> list[Example]:
     """
     examples = read_rows(path, Example)
     earlier = -1
-    for place, example in enumerate(examples):
-        if example.example_id != place or example.question_id <= earlier:
+    for location, example in enumerate(examples):
+        if example.example_id != location or example.question_id <= earlier:
             raise RecordError(
-                f"{path}:{place + 1}: expected example_id {place} and a question_id above {earlier}",
+                f"{path}:{location + 1}: expected example_id {location} and a question_id above {earlier}",
                 found=f"{example.example_id} and {example.question_id}",
                 do="Rerun prepare_examples, which sorts them.",
             )
@@ -331,17 +331,17 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _parse(model: type[M], content: bytes, place: str) -> M:
+def _parse(model: type[M], content: bytes, location: str) -> M:
     try:
         strict_json(content)  # pydantic takes the last of several equal keys
         return model.model_validate_json(text_in(content), strict=True)
     except ValidationError as fault:
         found = _describe(fault)
     except UnicodeDecodeError as fault:
-        raise RecordError(f"{place}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
+        raise RecordError(f"{location}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
     except ValueError as fault:
         found = f"'row': Invalid JSON: {shortened(str(fault))}"
-    raise RecordError(f"{place}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
+    raise RecordError(f"{location}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
 
 
 def _describe(fault: ValidationError) -> str:

@@ -84,10 +84,10 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
         _refuse_unplaced(path, model, header)
     require_loaded(path, model, info)
 
-    def fill(place: Path) -> None:
+    def fill(target: Path) -> None:
         tokenizer.chat_template = template or tokenizer.chat_template
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
 
     atomic.write_folder(folder, fill)
     return sorted(folder.iterdir())
@@ -99,8 +99,8 @@ def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
 
     family = header.fields["general.architecture"].contents()
     processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
-    places = of_gguf.get_gguf_hf_weights_map(model, processor)
-    if unplaced := sorted({tensor.name for tensor in header.tensors} - places.keys()):
+    locations = of_gguf.get_gguf_hf_weights_map(model, processor)
+    if unplaced := sorted({tensor.name for tensor in header.tensors} - locations.keys()):
         found = f"{first(unplaced)}, which it leaves out"
         do = "Take the model's safetensors."
         refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)

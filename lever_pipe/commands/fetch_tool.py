@@ -134,9 +134,9 @@ def _require_place(model: LoadedModel, folder: Path, repository: str) -> None:
 
 
 def _require_room(folder: Path, size: int) -> None:
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    location = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(location).free
     if size - present > free:
         found = f"{free / 10**9:.1f} GB"
         raise MachineError(f"{folder}: expected {size / 10**9:.1f} GB free", found=found, do="Make room.")

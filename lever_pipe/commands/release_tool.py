@@ -130,7 +130,8 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
     selections = storage.read_selections(choice.artefact.paths["selections"])
     for name, lists in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
         ids = {
-            queries[query].question_id: tuple(train[i].question_id for i in places) for query, places in lists.items()
+            queries[query].question_id: tuple(train[i].question_id for i in locations)
+            for query, locations in lists.items()
         }
         rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
         storage.write_rows(folder / name, rows)

@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
     sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{fault}\n" for fault in faults)
     counts = {"removed": len(faults) + store.trim()} if options.tool == "gc" else {}
     works = list(store.works())
-    counts |= {"entries": len(works), "bytes": sum(bytes_of(work.place) for work in works)}
+    counts |= {"entries": len(works), "bytes": sum(bytes_of(work.entry) for work in works)}
     counts |= {"ledger_bytes": bytes_of(folder / "ledger") if (folder / "ledger").exists() else 0}
     counts |= {"max_bytes": store.max_bytes}
     rows = [("folder", str(folder)), *((name, f"{n:,}") for name, n in counts.items())]

@@ -128,8 +128,8 @@ def main(words: Sequence[str]) -> int:
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     """Return the own images of a user that differ from those in the examples of a step: path -> state."""
-    place = str(step.artefact.manifest.relative_to(experiment.results))
-    data = grid_plan.at(experiment, {"data": place}).data
+    location = str(step.artefact.manifest.relative_to(experiment.results))
+    data = grid_plan.at(experiment, {"data": location}).data
     if data.source == "world":
         return {}
     with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
@@ -168,11 +168,11 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
         raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
-    places = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
-    if row not in cells or column not in places:
+    locations = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
+    if row not in cells or column not in locations:
         expected = f"trace: expected a cell {name}:ROW:COLUMN, ROW from 1 to {len(cells)}, COLUMN of {', '.join(heads)}"
         raise UnknownNameError(expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}."))
-    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][places[column]])
+    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][locations[column]])
 
 
 def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
@@ -231,8 +231,8 @@ class _Way:
 
     def maker_of(self, path: Path) -> Maker | None:
         """Return who made a file, or the folder that it lies in."""
-        place = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
-        return next((self._makers[str(p)] for p in (place, *place.parents) if str(p) in self._makers), None)
+        location = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
+        return next((self._makers[str(p)] for p in (location, *location.parents) if str(p) in self._makers), None)
 
     def follow_evidence(self, maker: Maker, ends: Iterable[EvidenceRow]) -> Iterator[str]:
         """Add the evidence behind what prints these rows, and all behind each; yield where they were measured."""
@@ -243,11 +243,11 @@ class _Way:
             maker = before
         paths = {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
         for source, names in dict.fromkeys((row.source, _policies_of(row)) for row in ends):
-            place = SOURCE_LINES.sub("", source)
-            pattern = absolute(place)  # may hold `*`
+            location = SOURCE_LINES.sub("", source)
+            pattern = absolute(location)  # may hold `*`
             names_read = [name for name, path in paths.items() if path == pattern or fnmatch(path, pattern)]
             for path in self._add(maker, names_read):
-                yield f"{path}{source.removeprefix(place)}"
+                yield f"{path}{source.removeprefix(location)}"
                 self.follow(path, names)
 
     def follow(self, path: Path, names: frozenset[str]) -> None:
@@ -327,9 +327,9 @@ def _inputs(step: TracedJob) -> Iterator[str]:
     for name, path in step.inputs.items():
         state = "" if step.states[name] == AS_MADE else f" ({step.states[name]})"
         raw = f"{path} {step.made.inputs[name][:DIGITS]}"
-        place = f"[{step.makers[name] + 1}]" if name in step.makers else raw
-        of_input.setdefault(name.partition("[")[0], []).append(place + state)
-    yield from (f"{name}: {first(list(dict.fromkeys(places)), SHOWN)}" for name, places in of_input.items())
+        location = f"[{step.makers[name] + 1}]" if name in step.makers else raw
+        of_input.setdefault(name.partition("[")[0], []).append(location + state)
+    yield from (f"{name}: {first(list(dict.fromkeys(locations)), SHOWN)}" for name, locations in of_input.items())
     if step.images:
         yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], SHOWN)}"
 

@@ -49,9 +49,11 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
     artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
-    targets = _places_of([(job.rule, job.outputs) for job in jobs], target, results)
-    places = _places_of([(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results)
-    if not targets and not places:
+    targets = _indices_of([(job.rule, job.outputs) for job in jobs], target, results)
+    locations = _indices_of(
+        [(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results
+    )
+    if not targets and not locations:
         do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
         raise UnknownNameError(
             "why: expected an output, an artefact's folder, a policy or a rule",
@@ -59,12 +61,12 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
             do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in sound}, do),
         )
     explained = explain(jobs, results=results, digests=digests)
-    planned = {absolute(explained[place].manifest) for place in targets if explained[place].manifest}
-    rest = [sound[place] for place in places if absolute(sound[place][0].manifest) not in planned]
+    planned = {absolute(explained[location].manifest) for location in targets if explained[location].manifest}
+    rest = [sound[location] for location in locations if absolute(sound[location][0].manifest) not in planned]
     return explained, targets, rest
 
 
-def _places_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
+def _indices_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
     """Return the places of the stages, each with its outputs, that a target means.
 
     It names the stage, an output, a part of an output folder, or a folder above.
@@ -84,13 +86,13 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     rule, the nearest apart.
     """
     causes: dict[tuple[object, ...], list[int]] = {}
-    for place, distance in walk(explained, targets):
-        entry = explained[place]
+    for location, distance in walk(explained, targets):
+        entry = explained[location]
         for cause in dict.fromkeys(entry.causes):  # an artefact may read a file by two names
-            causes.setdefault((RUNS, cause.text), []).append(place)
+            causes.setdefault((RUNS, cause.text), []).append(location)
         if not entry.causes:  # the target, and what it reads, have sentences of their own
-            causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(place)
-    return [_sentence(explained, places, str(key[0]), str(key[1])) for key, places in causes.items()]
+            causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(location)
+    return [_sentence(explained, locations, str(key[0]), str(key[1])) for key, locations in causes.items()]
 
 
 def made_text(artefact: Artefact, made: Manifest) -> str:
@@ -105,14 +107,14 @@ def made_text(artefact: Artefact, made: Manifest) -> str:
     return "\n".join(lines)
 
 
-def _sentence(explained: Sequence[Explained], places: Sequence[int], status: str, cause: str) -> str:
-    jobs = [explained[place] for place in places]
+def _sentence(explained: Sequence[Explained], locations: Sequence[int], status: str, cause: str) -> str:
+    jobs = [explained[location] for location in locations]
     names, run = _names(jobs), "run" if len(jobs) > 1 else "runs"
     if status == RUNS:
         return f"{names} {run} because {cause}."
     if status == ONLY_IF:
         follows = {other for job in jobs for other in job.follows}
-        above = [explained[i] for i in sorted(follows.difference(places) or follows)]
+        above = [explained[i] for i in sorted(follows.difference(locations) or follows)]
         return f"{names} {run} only if {'one of ' * (len(above) > 1)}{_names(above)} comes out with other content."
     counts = "are planned, but count" if len(jobs) > 1 else "is planned, but counts"
     return f"{names} {counts} as made: all that went in is the same (Snakemake says: {jobs[0].job.reason})."

@@ -427,8 +427,8 @@ class Intention(Section):
     def model_name(self) -> str:
         """Return the agent's name; one of another run has its place there, as `arm~baseline/seed~0/best`."""
         folder = self.model.folder
-        place = folder.rpartition("/intention/")[2].strip("/") if "/intention/" in folder else Path(folder).name
-        return f"{TINY} of {place}" if folder and self.model.codec == WORDS else place or TINY
+        location = folder.rpartition("/intention/")[2].strip("/") if "/intention/" in folder else Path(folder).name
+        return f"{TINY} of {location}" if folder and self.model.codec == WORDS else location or TINY
 
     @property
     def scale(self) -> str:
@@ -460,20 +460,23 @@ class Intention(Section):
     def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Fault]:
         if self.warm_start.folder_micro_batch is None:
             return
-        place = ("warm_start", "folder_micro_batch")
+        location = ("warm_start", "folder_micro_batch")
         if (source := self.tasks.source) == WRITTEN_TASKS:
             fault = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
-            yield place, f"{fault} Drop it, or set tasks.source to synthetic."
+            yield location, f"{fault} Drop it, or set tasks.source to synthetic."
         if self.engine == "verl":
-            yield place, "must be null with engine='verl', which starts from the folder itself. Drop it."
+            yield location, "must be null with engine='verl', which starts from the folder itself. Drop it."
 
     @rule
     def _arms_differ(self) -> Iterator[Fault]:
         names = [arm.name for arm in self.arms]
         yield from repeated(("arms",), "name", names)
         if START_ARM in names:
-            place, fault = ("arms", names.index(START_ARM), "name"), "the name of the start policy's rows. Rename it."
-            yield place, f"must not be {START_ARM!r}, {fault}"
+            location, fault = (
+                ("arms", names.index(START_ARM), "name"),
+                "the name of the start policy's rows. Rename it.",
+            )
+            yield location, f"must not be {START_ARM!r}, {fault}"
         for key in ("reference_arm", "document_arm"):
             yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 

@@ -183,8 +183,8 @@ def _read(text: str, source: str, *, is_file: bool) -> Any:
     try:
         return plain_yaml.read(text)
     except plain_yaml.PlainYamlError as fault:
-        place = f"{source}:{fault.line}" if is_file else source
-        raise ConfigError(f"{place}: expected {fault.expected}", found=fault.found, do=fault.do) from None
+        location = f"{source}:{fault.line}" if is_file else source
+        raise ConfigError(f"{location}: expected {fault.expected}", found=fault.found, do=fault.do) from None
 
 
 def _integer(digits: str) -> int:

@@ -149,8 +149,8 @@ class Grid(Section):
         }
         for index, exclusion in enumerate(self.exclude):
             for axis, values in axes.items():
-                place, named = ("exclude", index, axis), getattr(exclusion, axis)
-                yield from some_of(place, named, values, "Name one of them.", f"the grid's {axis}")
+                location, named = ("exclude", index, axis), getattr(exclusion, axis)
+                yield from some_of(location, named, values, "Name one of them.", f"the grid's {axis}")
 
     @rule
     def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Fault]:
@@ -171,5 +171,5 @@ class Grid(Section):
     def _selections_are_of_data_sets(self) -> Iterator[Fault]:
         for name, policy in self.policies.items():
             for data in policy.selections:
-                place = ("policies", name, "selections", data)
-                yield from one_of(place, data, tuple(self.data), "Name one of them.", "grid.data")
+                location = ("policies", name, "selections", data)
+                yield from one_of(location, data, tuple(self.data), "Name one of them.", "grid.data")

@@ -25,7 +25,7 @@ from lever_pipe.base.sections import (
     shown,
     some_of,
 )
-from lever_pipe.base.sections import Path as Place
+from lever_pipe.base.sections import Path as Location
 from lever_pipe.experiment.agent_config import AgentArm, Intention
 from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
 from lever_pipe.experiment.configuration import laid_over
@@ -114,7 +114,7 @@ class Experiment(Section):
         grid = self.grid.data if "grid" in self.studies else {}
         return main | {f"grid.data.{name}": data for name, data in grid.items()}
 
-    def _placed_rl_data(self) -> Iterator[tuple[Place, RlData]]:
+    def _placed_rl_data(self) -> Iterator[tuple[Location, RlData]]:
         """Yield the experiment's RL data, and those that a data set of the grid has of its own."""
         yield ("rl_data",), self.rl_data
         for name, data in self.grid.data.items() if "grid" in self.studies else ():
@@ -124,34 +124,34 @@ class Experiment(Section):
     @rule
     def _folders_are_their_own(self) -> Iterator[Fault]:
         """Refuse to write where the project, or something else than a folder, lies."""
-        folders: dict[Place, str] = {("results",): self.results}
+        folders: dict[Location, str] = {("results",): self.results}
         if self.store is not None:
             folders["store", "folder"] = self.store.folder
         if re.search("[<>]", self.results):
             yield ("results",), f"must hold neither < nor >, which Snakemake reads, got {self.results}. Rename it."
-        for place, text in folders.items():
-            if fault := _taken(text, is_store=len(place) > 1):
-                yield place, f"must name a folder for it alone, got {shown(text)}, {fault}. Name another."
+        for location, text in folders.items():
+            if fault := _taken(text, is_store=len(location) > 1):
+                yield location, f"must name a folder for it alone, got {shown(text)}, {fault}. Name another."
         if len({os.path.realpath(text) for text in folders.values()}) < len(folders):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
-    def _placed_arms(self) -> Iterator[tuple[Place, ArmSettings]]:
+    def _placed_arms(self) -> Iterator[tuple[Location, ArmSettings]]:
         """Yield the arms of both studies of selectors with their places."""
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
         if "grid" in self.studies:
             yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
 
-    def _trained(self) -> Iterator[tuple[Place, ArmSettings, Preset]]:
+    def _trained(self) -> Iterator[tuple[Location, ArmSettings, Preset]]:
         """Yield these arms with their presets; an arm whose preset is none has a fault of its own."""
-        for place, arm in self._placed_arms():
+        for location, arm in self._placed_arms():
             if arm.preset in self.presets:
-                yield place, arm, self.presets[arm.preset]
+                yield location, arm, self.presets[arm.preset]
 
     @rule
     def _arms_name_presets(self) -> Iterator[Fault]:
-        for place, arm in self._placed_arms():
+        for location, arm in self._placed_arms():
             do = "Name one of them or add the preset."
-            yield from one_of((*place, "preset"), arm.preset, sorted(self.presets), do)
+            yield from one_of((*location, "preset"), arm.preset, sorted(self.presets), do)
         yield from repeated(("arms",), "preset", [arm.preset for arm in self.arms])
         if "grid" in self.studies:
             yield from repeated(("grid", "arms"), "preset", [arm.preset for arm in self.grid.arms])
@@ -159,17 +159,17 @@ class Experiment(Section):
     @rule
     def _replays_have_draws(self) -> Iterator[Fault]:
         """Offline GRPO on what on-policy GRPO drew needs its run, and selections of one length as stored ones are."""
-        for place, arm, preset in self._trained():
+        for location, arm, preset in self._trained():
             if not preset.grpo.replays:
                 continue
             runs, drawn = arm.on_policy, preset.on_policy
             if runs is None or 0.0 not in runs.kl_betas or {*runs.seeds} != {*arm.seeds}:
                 fault = "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
                 shown_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
-                yield (*place, "on_policy"), f"{fault.format(arm.preset, shown_runs)}. Add them."
+                yield (*location, "on_policy"), f"{fault.format(arm.preset, shown_runs)}. Add them."
             else:
                 last = max(arm.grpo_epochs, arm.long_epochs)
-                yield from at_most((*place, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
+                yield from at_most((*location, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
             if len(drawn.shots) > 1 or preset.selector.head == "stop":
                 shots = ("presets", arm.preset, "on_policy", "shots")
                 yield shots, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
@@ -178,14 +178,14 @@ class Experiment(Section):
     def _families_are_of_arms(self) -> Iterator[Fault]:
         presets_known = [arm.preset for arm in self.written_arms]
         for name, presets in self.evaluation.families.items():
-            place, do = ("evaluation", "families", name), "Name one of them or add an arm."
-            yield from some_of(place, presets, presets_known, do, "the arms' presets")
+            location, do = ("evaluation", "families", name), "Name one of them or add an arm."
+            yield from some_of(location, presets, presets_known, do, "the arms' presets")
 
     @rule
     def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
         yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
-        for place, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
-            yield ("intention", *place), text
+        for location, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
+            yield ("intention", *location), text
 
     @rule
     def _grid_is_whole(self) -> Iterator[Fault]:
@@ -198,12 +198,12 @@ class Experiment(Section):
     @rule
     def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
         """Which jobs there are is said once for all settings."""
-        for place, rl_data in self._placed_rl_data():
+        for location, rl_data in self._placed_rl_data():
             for key in ("n_shards", "import_from", "import_format", "rescore"):
                 value, common = getattr(rl_data, key), getattr(self.rl_data, key)
                 if value != common:
                     bound = f"must be that of the experiment, rl_data.{key}={common}"
-                    yield (*place, key), f"{bound}, got {value}. Drop it."
+                    yield (*location, key), f"{bound}, got {value}. Drop it."
 
     @rule
     def _samples_are_evaluated(self) -> Iterator[Fault]:
@@ -213,20 +213,22 @@ class Experiment(Section):
 
     @rule
     def _shots_fit_into_pools(self) -> Iterator[Fault]:
-        shots: dict[Place, int] = {("evaluation", "shots"): max(self.evaluation.shots)}
-        shots |= {(*place, "shots"): rl_data.shots for place, rl_data in self._placed_rl_data()}
+        shots: dict[Location, int] = {("evaluation", "shots"): max(self.evaluation.shots)}
+        shots |= {(*location, "shots"): rl_data.shots for location, rl_data in self._placed_rl_data()}
         for _, arm, preset in self._trained():
             if arm.sft_epochs:
                 shots["beams", "shots"] = self.beams.shots
             if arm.on_policy:
                 shots["presets", arm.preset, "on_policy", "shots"] = max(preset.on_policy.shots)
-        for place, most in shots.items():
-            yield from at_most(place, most, "pools.size", self.pools.size)
+        for location, most in shots.items():
+            yield from at_most(location, most, "pools.size", self.pools.size)
 
     @rule
     def _anchors_are_rl_queries(self) -> Iterator[Fault]:
-        for place, rl_data in self._placed_rl_data() if any(arm.sft_epochs for _, arm in self._placed_arms()) else ():
-            bound = dotted((*place, "n_queries"))
+        for location, rl_data in (
+            self._placed_rl_data() if any(arm.sft_epochs for _, arm in self._placed_arms()) else ()
+        ):
+            bound = dotted((*location, "n_queries"))
             yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
 
     @rule
@@ -234,11 +236,11 @@ class Experiment(Section):
         """A step without an embedding could not be scored."""
         stored = [rl_data.shots for _, rl_data in self._placed_rl_data()]
         for _, arm, preset in self._trained():
-            steps, place = preset.selector.steps, ("presets", arm.preset, "selector", "steps")
+            steps, location = preset.selector.steps, ("presets", arm.preset, "selector", "steps")
             needed = max(*self.evaluation.shots, *stored, *preset.on_policy.shots)
             if 0 < steps < needed:
                 bound = f"must be 0 or at least {needed}, the most shots that are evaluated or trained"
-                yield place, f"{bound}, got {steps}. Raise it, or write steps: 0."
+                yield location, f"{bound}, got {steps}. Raise it, or write steps: 0."
 
     @rule
     def _worlds_are_large_enough(self) -> Iterator[Fault]:
@@ -248,20 +250,20 @@ class Experiment(Section):
 
     def too_large_for(self, key: str, bound: str, n_train: int) -> Iterator[Fault]:
         """Yield what asks for more train examples than the data set of a key has, whose number `bound` says."""
-        by_key = {place[:-1]: (place, rl_data) for place, rl_data in self._placed_rl_data()}
-        place, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
+        by_key = {location[:-1]: (location, rl_data) for location, rl_data in self._placed_rl_data()}
+        location, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
         if not rl_data.import_from:
-            yield from at_most((*place, "n_queries"), rl_data.n_queries, bound, n_train)
+            yield from at_most((*location, "n_queries"), rl_data.n_queries, bound, n_train)
         if self.pools.size >= n_train:
             fault = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
             yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
 
     @rule
     def _emulation_has_its_preset(self) -> Iterator[Fault]:
-        place, emulate = ("emulate", "preset"), self.emulate
+        location, emulate = ("emulate", "preset"), self.emulate
         if emulate is None:
             return
-        yield from one_of(place, emulate.preset, sorted(self.presets), "Name one of them, or write emulate: null.")
+        yield from one_of(location, emulate.preset, sorted(self.presets), "Name one of them, or write emulate: null.")
         if emulate.preset not in self.presets:
             return
         preset = self.presets[emulate.preset]
@@ -273,7 +275,7 @@ class Experiment(Section):
         }
         for setting, is_so in as_published.items():
             if not is_so:
-                yield place, f"must name a preset with {setting}, got {emulate.preset!r}. Published runs had it."
+                yield location, f"must name a preset with {setting}, got {emulate.preset!r}. Published runs had it."
 
 
 def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") -> Experiment:
@@ -300,8 +302,8 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     whole = experiment.model_copy(update=update)
-    faults = [*whole.faults(), *((("intention", *place), text) for place, text in whole.intention.faults())]
-    if lines := [*lines, *more] or [f"{dotted(place)}: {text}" for place, text in faults]:
+    faults = [*whole.faults(), *((("intention", *location), text) for location, text in whole.intention.faults())]
+    if lines := [*lines, *more] or [f"{dotted(location)}: {text}" for location, text in faults]:
         raise refusal(lines, source)
     return whole
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from lever_pipe.base.parsing import places_in, read_section
+from lever_pipe.base.parsing import keys_in, read_section
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, repeated, shown
 from lever_pipe.experiment.config import Sweep, SweptCell
@@ -24,7 +24,7 @@ NEVER = ("name", "preset", "seeds", "on_policy")
 @cache
 def keys_of(model: type[Section]) -> tuple[str, ...]:
     """Return the dotted keys of a section and of the sections in it, but of none that several of a kind stand in."""
-    return tuple(key for key in places_in(model) if "[]" not in key and ".NAME" not in key)
+    return tuple(key for key in keys_in(model) if "[]" not in key and ".NAME" not in key)
 
 
 def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
@@ -32,16 +32,16 @@ def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Sect
     keys = [key for model in models for key in keys_of(model) if key not in NEVER]
     yield from repeated(("sweeps",), "name", [sweep.name for sweep in sweeps])
     for index, sweep in enumerate(sweeps):
-        place = ("sweeps", index)
+        location = ("sweeps", index)
         for name in (sweep.arm, *(cell.arm for cell in sweep.cells)):
-            yield from one_of((*place, "arm"), name, arms, "Name one of them or add the arm.")
+            yield from one_of((*location, "arm"), name, arms, "Name one of them or add the arm.")
         for key in (key for key in sweep.over if key not in keys):
             remedy = did_you_mean(key, keys, f"Keys: {', '.join(keys)}.")
-            yield (*place, "over"), f"must name keys of an arm, got {shown(key)}. {remedy}"
+            yield (*location, "over"), f"must name keys of an arm, got {shown(key)}. {remedy}"
 
 
 def expanded(
-    place: str,
+    location: str,
     sweeps: Sequence[Sweep],
     arms: Mapping[str, Sequence[Section]],
     filled: Callable[[Any], Section] = lambda section: section,
@@ -49,7 +49,7 @@ def expanded(
     """Return the sweeps with their cells, the sections of each new arm by its name, and a line for each fault.
 
     Args:
-        place: of the sweeps in the configuration.
+        location: of the sweeps in the configuration.
         sweeps: of known arms and keys; one that has cells has its arms.
         arms: the sections that an arm consists of by its name; a key is of the first one that has it.
         filled: fills in what a section leaves to others, as in the sections of `arms`.
@@ -68,7 +68,7 @@ def expanded(
             if name in cells:
                 faults.append("must differ from earlier combinations, got the same values. Drop it.")
             text = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
-            lines += [f"{place}[{index}].over: ({text}) {fault}" for fault in faults]
+            lines += [f"{location}[{index}].over: ({text}) {fault}" for fault in faults]
             if not faults:
                 cells[name] = values
                 made |= {name: sections} if name != sweep.arm else {}

@@ -113,7 +113,7 @@ def _dialogue(row: DialogueRow) -> dict[str, Any]:
             "calls": [call.model_dump() for call in turn.calls],
             "reply": turn.reply,
             "reward": reward,
-            "uncovered": [row.hidden[place].text for place in turn.uncovered],
+            "uncovered": [row.hidden[location].text for location in turn.uncovered],
         }
         for turn, reward in zip(row.turns, row.rewards, strict=True)
     ]

@@ -102,7 +102,7 @@ class Policy:
             DataError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
-        offered = self._drawn(question, Path(image), *vectors) if pool is None else self._places(pool)
+        offered = self._drawn(question, Path(image), *vectors) if pool is None else self._positions(pool)
         shots = self.settings.shots if k is None else k
         most = min(len(offered), self.settings.selector.steps or len(offered))
         if not 1 <= shots <= most:
@@ -112,14 +112,16 @@ class Policy:
         candidates = EmbeddingTable(self._table.vectors[offered])
         pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
         (selection,) = choose(self._module, candidates, self._table_of(*vectors), [pool_of_all], shots)
-        return [self._train[offered[place]] for place in selection.demonstrations]
+        return [self._train[offered[location]] for location in selection.demonstrations]
 
     def _table_of(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
         inputs = INPUTS[self.settings.selector.inputs](image, question)
         return EmbeddingTable(torch.from_numpy(inputs))
 
-    def _places(self, pool: Sequence[int]) -> list[ExampleId]:
-        if wrong := [name for place, name in enumerate(pool) if name not in self.examples or name in pool[:place]]:
+    def _positions(self, pool: Sequence[int]) -> list[ExampleId]:
+        if wrong := [
+            name for location, name in enumerate(pool) if name not in self.examples or name in pool[:location]
+        ]:
             expected = f"pool: expected question ids of {EXAMPLES}, each once"
             raise ConfigError(expected, found=str(wrong[0]), do="Leave it out.")
         return [self.examples[name].example_id for name in pool]

@@ -191,8 +191,8 @@ def bins(reward: Reward, what: str, kept: str, values: Tensor, valid: Tensor) ->
     width = BIN_WIDTHS[what]
     usable = values[valid].double().numpy()
     zeros = int((usable == 0).sum())
-    places = Counter(np.floor(usable[usable != 0] / width + ROUNDING).astype(int).tolist())
+    locations = Counter(np.floor(usable[usable != 0] / width + ROUNDING).astype(int).tolist())
     ends = [(0.0, 0.0, zeros)] if zeros else []
-    ends += [(round(place * width, 9), round((place + 1) * width, 9), n) for place, n in places.items()]
+    ends += [(round(location * width, 9), round((location + 1) * width, 9), n) for location, n in locations.items()]
     for low, high, n in sorted(ends):
         yield BinRow(reward.mode, reward.hard, reward.soft, reward.relevance, what, kept, low, high, n, n / len(usable))

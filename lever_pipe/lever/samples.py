@@ -139,7 +139,7 @@ def samples_of(
                 group=group_of(str(policy.name)),
                 seed=policy.name.seed,
                 shots=max(shots),
-                demonstrations=tuple(examples[place] for place in most.demonstrations),
+                demonstrations=tuple(examples[location] for location in most.demonstrations),
                 answer=most.answer,
                 accuracy=most.accuracy,
                 one_shot_answer=single and single.answer,
@@ -216,7 +216,7 @@ def copying_of(
         for k in shots:
             rates: dict[str, list[float]] = {}
             for query, outcome in ((query, run.outcomes[query.example_id, k]) for run in runs for query in queries):
-                answers = [train[place].answer for place in outcome.demonstrations]
+                answers = [train[location].answer for location in outcome.demonstrations]
                 ranks, is_shown = copied_at(outcome.answer, answers), any(earns(a, query.answers) for a in answers)
                 values = {"copied": bool(ranks), "shown": is_shown, "llm": outcome.accuracy}
                 values |= {f"copied.{rank}": rank in ranks for rank in range(1, len(answers) + 1)}

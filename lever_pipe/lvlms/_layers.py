@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run_layers(
-    decoder: Any, hidden: Tensor, positions: Tensor, attention: PassAttention, places: Tensor | None
+    decoder: Any, hidden: Tensor, positions: Tensor, attention: PassAttention, token_positions: Tensor | None
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
@@ -30,7 +30,7 @@ def run_layers(
         hidden: inputs of the pass's tokens [n, H].
         positions: rotary positions [AXES, n].
         attention: stores keys and values, and reads them.
-        places: which of the tokens [m] are wanted; None if nobody reads an output.
+        token_positions: which of the tokens [m] are wanted; None if nobody reads an output.
     """
     angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))
     cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
@@ -41,10 +41,10 @@ def run_layers(
         normed = _store(layer, index, hidden, rotary, attention)
         hidden = _finish(layer, hidden, attention.attend(index, _queries(layer, normed, rotary), for_output=False))
     normed = _store(last, len(before), hidden, rotary, attention)
-    if places is None:
+    if token_positions is None:
         return None
-    queries = _queries(last, normed[places], tuple(part[places] for part in rotary))
-    hidden = _finish(last, hidden[places], attention.attend(len(before), queries, for_output=True))
+    queries = _queries(last, normed[token_positions], tuple(part[token_positions] for part in rotary))
+    hidden = _finish(last, hidden[token_positions], attention.attend(len(before), queries, for_output=True))
     return torch.as_tensor(decoder.norm(hidden))
 
 

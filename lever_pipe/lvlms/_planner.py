@@ -142,8 +142,8 @@ def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
 
 def up_to_image(prompt: TokenPrompt) -> Beginning:
     """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
-    places = (place for place, segment in enumerate(prompt.segments, start=1) if segment.images)
-    return prompt.segments[: next(places, len(prompt.segments))]
+    positions = (location for location, segment in enumerate(prompt.segments, start=1) if segment.images)
+    return prompt.segments[: next(positions, len(prompt.segments))]
 
 
 def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:

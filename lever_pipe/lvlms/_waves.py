@@ -58,7 +58,7 @@ class Waves:
             self._embed(wave),
             self._tensor(_rotary_positions(wave)),
             slots.attention,
-            self._tensor(_output_places(wave)) if requests else None,
+            self._tensor(_output_positions(wave)) if requests else None,
         )
         self.counters["forwards"] += 1
         self.counters["tokens_prefilled"] += sum(node.size for node in wave)
@@ -74,7 +74,7 @@ class Waves:
 
     def _generated(self, readout: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
         """Return an answer for each node that generates, decoding those that no given answer tells."""
-        unknown = [place for place, answer in enumerate(readout.answers) if answer is None]
+        unknown = [location for location, answer in enumerate(readout.answers) if answer is None]
         if not unknown:
             return [answer for answer in readout.answers if answer is not None]
         decoded = iter(decode(Rows(self, slots, nodes, unknown), readout.first[unknown], self._options))
@@ -162,15 +162,15 @@ def _branch_positions(branches: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.concatenate(ranges), (AXES, sum(branches)))
 
 
-def _output_places(wave: Sequence[TrieNode]) -> Array:
+def _output_positions(wave: Sequence[TrieNode]) -> Array:
     """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
-    places, begin = [], 0
+    positions, begin = [], 0
     for node in wave:
         end = begin + node.size + node.n_branches
         if node.request is not None:
-            places.append(np.arange(begin + node.size - 1, end))
+            positions.append(np.arange(begin + node.size - 1, end))
         begin = end
-    return np.concatenate(places)
+    return np.concatenate(positions)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], optio
     The states `hidden` [n, H] stand request by request: one behind the prompt, then one behind each fed answer token.
     An answer's first token is predicted behind the prompt, the others behind the token before them.
     """
-    lines, tokens, begins = _places(requests)
+    lines, tokens, begins = _positions(requests)
     block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
     rows, targets, firsts = (torch.tensor(p, dtype=torch.long, device=hidden.device) for p in (lines, tokens, begins))
     values = torch.empty(len(rows), device=hidden.device)
@@ -247,7 +247,7 @@ def _followed(
     return None
 
 
-def _places(requests: Sequence[TokenRequest]) -> tuple[list[int], list[int], list[int]]:
+def _positions(requests: Sequence[TokenRequest]) -> tuple[list[int], list[int], list[int]]:
     """Return which line predicts which token of a given answer, and with which lines generated answers begin."""
     lines, tokens, begins = list[int](), list[int](), list[int]()
     first = 0

@@ -309,7 +309,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
     """Return a difference of two published curves with the test of its measure, over the steps `inside`."""
     steps = _steps(curves)
     left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
-    places = [steps.index(step) for step in inside]
+    locations = [steps.index(step) for step in inside]
     match name:
         case "mean":
             error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
@@ -323,7 +323,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
         case "sd_of_changes":
             return Check(gap, p=f_test(np.diff(left), np.diff(right)))
         case "sd" | "range":
-            return Check(gap, p=f_test(left[places], right[places]))
+            return Check(gap, p=f_test(left[locations], right[locations]))
         case _:  # a step is known as well as the evaluations are dense
             return Check(gap, float(np.diff(steps).max()))
 
@@ -379,7 +379,7 @@ def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: 
     """Return each measure of every run."""
     if claim.measure == ("each",):
         text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
-        labels: list[Cell] = [message(text, at=int(place)) for place in claim.where]
+        labels: list[Cell] = [message(text, at=int(location)) for location in claim.where]
     else:
         labels = [message(MEASURES[name].text) for name in claim.measure]
         labels *= len(measured[claim.left[0]]) // len(labels)
@@ -436,8 +436,8 @@ def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_our
     if is_ours:
         row, digits = context.accuracy(context.grpo(float(run), EPOCH), shots, context.document_samples), 2
     else:
-        files, place = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        row, digits = quoted(context.evidence, files, float(run), EPOCH, "accuracy", **place), 1
+        files, location = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
+        row, digits = quoted(context.evidence, files, float(run), EPOCH, "accuracy", **location), 1
     number = level(row, digits, interval=False)
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run))
@@ -447,9 +447,9 @@ def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_our
 def _our_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference with its Holm p in the family of the document."""
     pair = [context.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
-    place = {"samples": context.document_samples, "shots": shots}
+    location = {"samples": context.document_samples, "shots": shots}
     for left, right in (pair, pair[::-1]):
-        for row in context.evidence.where(left, "accuracy", against=right, **place):
+        for row in context.evidence.where(left, "accuracy", against=right, **location):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
             number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
             if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:

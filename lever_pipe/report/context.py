@@ -86,8 +86,8 @@ class ReportContext:
 
     def accuracy(self, group: str, shots: int | str = MEAN, samples: int | None = None) -> EvidenceRow | None:
         """Return a group's accuracy with its interval, at the largest sample count where none is named."""
-        place = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
-        return self.evidence.find(group, "accuracy", **place)
+        location = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
+        return self.evidence.find(group, "accuracy", **location)
 
     def compared(self, left: str, right: str, *, shots: int | str = MEAN, **parts: Any) -> EvidenceRow | None:
         """Return the first comparison of two groups, of the family that `parts` names where it does."""

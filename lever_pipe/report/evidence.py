@@ -127,7 +127,7 @@ class Evidence:
         """
         self._by_key: dict[str, EvidenceRow] = {}
         self._lines: dict[str, int] = {}
-        self._by_place: dict[tuple[str, str | None], list[EvidenceRow]] = {}
+        self._by_location: dict[tuple[str, str | None], list[EvidenceRow]] = {}
         self.add(rows)
 
     def add(self, rows: Iterable[EvidenceRow]) -> None:
@@ -145,7 +145,7 @@ class Evidence:
             self._by_key[key] = row
             self._lines[key] = len(self._lines) + 2  # behind the head
             for subject in (row.subject, None):
-                self._by_place.setdefault((row.metric, subject), []).append(row)
+                self._by_location.setdefault((row.metric, subject), []).append(row)
 
     def __iter__(self) -> Iterator[EvidenceRow]:
         """Yield every row in the order in which it came."""
@@ -184,7 +184,7 @@ class Evidence:
 
     def where(self, subject: str | None = None, metric: str | None = None, **parts: Any) -> list[EvidenceRow]:
         """Return the rows with these parts, whatever the others are, in order."""
-        rows: Iterable[EvidenceRow] = self._by_place.get((metric, subject), ()) if metric is not None else self
+        rows: Iterable[EvidenceRow] = self._by_location.get((metric, subject), ()) if metric is not None else self
         parts |= {"subject": subject} if metric is None and subject is not None else {}
         texts = {name: str(value) for name, value in parts.items()}
         return [row for row in rows if all(getattr(row, name) == text for name, text in texts.items())]

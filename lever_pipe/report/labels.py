@@ -47,5 +47,5 @@ def short(group: str) -> Cell:
 
 def reading_order(groups: list[str]) -> list[str]:
     """Return the baselines' groups in reading order, those without a place behind."""
-    places = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}
-    return sorted(groups, key=lambda group: (places.get(group, len(places)), group))
+    locations = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}
+    return sorted(groups, key=lambda group: (locations.get(group, len(locations)), group))

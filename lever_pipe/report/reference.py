@@ -21,8 +21,8 @@ def published_run(beta: float, epoch: int) -> str:
 
 
 def quoted(
-    evidence: Evidence, files: Sequence[str], beta: float, epoch: int, metric: str, **place: int | str
+    evidence: Evidence, files: Sequence[str], beta: float, epoch: int, metric: str, **location: int | str
 ) -> EvidenceRow | None:
     """Return the number of such a run that the first of some files prints."""
-    rows = (evidence.find(published_run(beta, epoch), metric, quoted=file, **place) for file in files)
+    rows = (evidence.find(published_run(beta, epoch), metric, quoted=file, **location) for file in files)
     return next((row for row in rows if row is not None), None)

@@ -241,8 +241,8 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         parts = [f"published/{stage}", f"beta~{float(label['beta']):g}" if label else ""]
         parts += [f"epoch~{epoch}"] if epoch.isdigit() else []
         metric = PUBLISHED_METRICS.get(line["metric"], line["metric"])
-        place = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
-        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=place)
+        location = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
+        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=location)
         row = row._replace(samples=line["samples"], shots=line["shot"], quoted=line["source_file"].rpartition(":")[2])
         if row.key in keys:
             continue
@@ -286,8 +286,8 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
 
 def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
     """Return the mean of rows of one file, which names the line of each."""
-    places = [row.source.rpartition(":") for row in rows]
-    source = f"{places[0][0]}:{'+'.join(line for _, _, line in places)}"
+    locations = [row.source.rpartition(":") for row in rows]
+    source = f"{locations[0][0]}:{'+'.join(line for _, _, line in locations)}"
     value = math.fsum(row.value for row in rows) / len(rows)
     return rows[0]._replace(subject=subject, value=value, runs=len(rows), how=how, source=source)
 

@@ -18,7 +18,7 @@ Rows = Mapping[tuple[str, str], EvidenceRow]
 """By decoding, which the selector has none of, and arm."""
 HEADS = ("Score", "Difference", "Holm p")
 KINDS = {"lever": "selector", "intention": "agent"}
-PLACE = ("at", "subset", "samples", "shots", "mode")
+LOCATION = ("at", "subset", "samples", "shots", "mode")
 WORDS = {
     "sampled": "Sampled",
     "greedy": "Greedy",
@@ -59,9 +59,9 @@ def views_of(context: ReportContext) -> Iterator[SweepView]:
         cells, every = swept([sweep]), context.evidence.where(metric=metric, study=study)
         rows = [row for row in every if _arm(row.against) == sweep.arm and _arm(row.subject) in cells]
         scores = {
-            (row.mode, _arm(side)): context.evidence.get(side, metric, study=study, **place)
+            (row.mode, _arm(side)): context.evidence.get(side, metric, study=study, **location)
             for row in rows
-            for place in [{name: getattr(row, name) for name in PLACE}]
+            for location in [{name: getattr(row, name) for name in LOCATION}]
             for side in (row.against, row.subject)
         }
         sides = dict.fromkeys(side for row in rows for side in (row.against, row.subject))
@@ -90,8 +90,8 @@ def tables(context: ReportContext) -> Iterator[Table]:
             **_ended_early(context, view),
         }
         title = message("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
-        place = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
-        yield Table(*place, title, framed(rows), says, "sweep")
+        location = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
+        yield Table(*location, title, framed(rows), says, "sweep")
 
 
 def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:

@@ -110,13 +110,13 @@ class Table:
         Raises:
             RecordError: a cell refers to a row that is missing.
         """
-        place = f"table/{self.id}"
+        location = f"table/{self.id}"
         rows = [
-            {head: ledger.note(cell, place, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())}
+            {head: ledger.note(cell, location, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())}
             | {SUBJECTS: names}
             for i, (row, names) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
         ]
-        texts = {"title": ledger.note(self.title, place, "title"), "says": ledger.note(self.says, place, "says")}
+        texts = {"title": ledger.note(self.title, location, "title"), "says": ledger.note(self.says, location, "says")}
         return replace(self, frame=framed(rows), **texts)
 
 

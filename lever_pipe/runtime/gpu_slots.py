@@ -49,13 +49,13 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
             do="Run where there are so many, or on the CPU: --set-resources RULE:device=cpu",
         )
     job = os.environ.get("SLURM_JOB_ID", "none")
-    place = folder or Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    taken = _locked(visible, count, place)
+    location = folder or Path(tempfile.gettempdir()) / f"lever-pipe-gpus-{os.getuid()}-{job}"
+    location.mkdir(parents=True, exist_ok=True, mode=0o700)
+    taken = _locked(visible, count, location)
     while len(taken) < count:
         log.info("waiting for %d of the GPUs %s: others use them", count, ", ".join(visible))
         sleep(SECONDS_BETWEEN_TRIES)
-        taken = _locked(visible, count, place)
+        taken = _locked(visible, count, location)
     _held.extend(taken.values())
     os.environ[VISIBLE] = ",".join(taken)
 

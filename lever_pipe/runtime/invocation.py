@@ -158,12 +158,12 @@ class Run:
         notes = f"\n{skipped}" if (skipped := self._skipping.summary()) else ""
         asked_for = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
         answers, page, report = "", results / "grid/report.html", results / "report.html"
-        places = f"Grid:    {page}\n" if page in asked_for else ""
+        locations = f"Grid:    {page}\n" if page in asked_for else ""
         if report in asked_for:
             title = f"{self.experiment.report.title}\n".lstrip()
             answers = f"\n{title}{(results / 'report/answers.txt').read_text(encoding='utf-8')}"
-            places += f"Report:  {report}\nTables:  {results}/report/tables/\nFigures: {results}/figures/\n"
-        return f"\nDone in {minutes:.1f} minutes.{notes}\n{answers}\n{places}"
+            locations += f"Report:  {report}\nTables:  {results}/report/tables/\nFigures: {results}/figures/\n"
+        return f"\nDone in {minutes:.1f} minutes.{notes}\n{answers}\n{locations}"
 
     def failure_summary(self) -> str:
         """Return the lines that end a failed run: what failed, with its last lines."""

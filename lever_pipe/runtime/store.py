@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 GB = 1_000_000_000  # bytes
 WORK = "work.json"
-PLACE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.[0-9a-f]{16}")
+WORK_FOLDER = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.[0-9a-f]{16}")
 """Where finished work lies below `work`; all else there is somebody's own."""
 
 
@@ -50,11 +50,11 @@ class Work(NamedTuple):
     """Finished work.
 
     Attributes:
-        place: its folder in the store.
+        entry: its folder in the store.
         outputs: where each output is kept.
     """
 
-    place: Path
+    entry: Path
     manifest: Manifest
     outputs: dict[str, Path]
 
@@ -123,10 +123,10 @@ class Store:
             manifest: the job's manifest, which names path and content of each output; hidden files of folders are left
                 out.
         """
-        place = self._place(key, manifest.versions)
+        entry = self._entry(key, manifest.versions)
         made = {name: Path(manifest.paths[name]) for name in manifest.outputs}
         try:
-            if self._holds(place, manifest) or sum(map(bytes_of, made.values())) > self.max_bytes:
+            if self._holds(entry, manifest) or sum(map(bytes_of, made.values())) > self.max_bytes:
                 return False
             with atomic.folder_in(self._staging) as folder:
                 work = _work_in(folder, manifest)
@@ -136,8 +136,8 @@ class Store:
                 body = manifest.model_dump_json().encode()
                 seal = hashlib.sha256(body).hexdigest().encode()
                 atomic.write_file(folder / WORK, lambda handle: handle.write(seal + b"\n" + body))
-                place.parent.mkdir(parents=True, exist_ok=True)
-                atomic.place(folder, place)
+                entry.parent.mkdir(parents=True, exist_ok=True)
+                atomic.place(folder, entry)
         except (OSError, LeverPipeError) as fault:
             log.warning("%s: what %s has made is not kept: %s", self.folder, manifest.stage, fault)
             return False
@@ -155,37 +155,37 @@ class Store:
                 replaced, a folder as a whole.
             versions: versions of the packages here; work of others is not taken.
         """
-        for place in self._places(key):
+        for entry in self._entries(key):
             try:
-                work = self._read(place)
+                work = self._read(entry)
                 if work.serves(outputs, versions):
                     _take_out(work, outputs)
                     with suppress(OSError):  # another user's
-                        os.utime(place)
+                        os.utime(entry)
                     return work.manifest
             except StoreError as fault:
                 log.warning("%s", fault)
                 with suppress(OSError):
-                    self._drop(place)
+                    self._drop(entry)
             except OSError as fault:
-                if place.exists():  # else it was removed meanwhile
-                    log.warning("%s: not restored: %s", place, fault)
+                if entry.exists():  # else it was removed meanwhile
+                    log.warning("%s: not restored: %s", entry, fault)
         return None
 
     def find(self, key: str, names: Collection[str], *, versions: Mapping[str, str]) -> Work | None:
         """Return the finished work that `restore` would take unless it is damaged; None without."""
-        for place in self._places(key):
+        for entry in self._entries(key):
             with suppress(StoreError, OSError):
-                work = self._read(place)
+                work = self._read(entry)
                 if work.serves(names, versions):
                     return work
         return None
 
     def works(self) -> Iterator[Work]:
         """Yield all finished work that can be read."""
-        for place in self._places():
+        for entry in self._entries():
             with suppress(StoreError, FileNotFoundError):
-                yield self._read(place)
+                yield self._read(entry)
 
     def trim(self) -> int:
         """Remove what was not used for the longest time until the rest is within `max_bytes`; return how many jobs.
@@ -196,22 +196,22 @@ class Store:
             OSError: something may not be removed here.
         """
         kept, dropped = list[tuple[float, Path, int]](), list[Path]()
-        for place in self._places():
+        for entry in self._entries():
             try:
-                self._read(place)
-                kept.append((place.stat().st_mtime, place, bytes_of(place)))
+                self._read(entry)
+                kept.append((entry.stat().st_mtime, entry, bytes_of(entry)))
             except StoreError:
-                dropped.append(place)
+                dropped.append(entry)
             except FileNotFoundError:  # removed meanwhile
                 continue
         left = sum(size for _, _, size in kept)
-        for _, place, size in sorted(kept):
+        for _, entry, size in sorted(kept):
             if left <= self.max_bytes:
                 break
-            dropped.append(place)
+            dropped.append(entry)
             left -= size
-        for place in dropped:
-            self._drop(place)
+        for entry in dropped:
+            self._drop(entry)
         if self._staging.is_dir():
             with atomic.folder_in(self._staging) as staged:
                 atomic.sweep(staged)
@@ -223,47 +223,47 @@ class Store:
         Raises:
             OSError: something may not be read or removed here.
         """
-        for place in self._places():
+        for entry in self._entries():
             with suppress(FileNotFoundError):  # removed meanwhile
                 try:
-                    work = self._read(place)
+                    work = self._read(entry)
                     work.require_sound(work.outputs)
                 except StoreError as fault:
                     if remove:
-                        self._drop(place)
+                        self._drop(entry)
                     yield fault
 
-    def _place(self, key: str, versions: Mapping[str, str]) -> Path:
+    def _entry(self, key: str, versions: Mapping[str, str]) -> Path:
         name = hashlib.sha256(canonical_json(dict(versions)).encode()).hexdigest()[:16]
         return self.folder / "work" / key[:2] / f"{key}.{name}"
 
-    def _places(self, key: str = "") -> list[Path]:
+    def _entries(self, key: str = "") -> list[Path]:
         """Return the folders of all finished work, or of that of a key."""
         folders = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
-        return sorted(path for path in folders if PLACE.fullmatch(f"{path.parent.name}/{path.name}"))
+        return sorted(path for path in folders if WORK_FOLDER.fullmatch(f"{path.parent.name}/{path.name}"))
 
-    def _holds(self, place: Path, manifest: Manifest) -> bool:
+    def _holds(self, entry: Path, manifest: Manifest) -> bool:
         """Return whether this work is there, undamaged."""
         try:
-            work = self._read(place)
+            work = self._read(entry)
             work.require_sound(work.outputs)
         except (StoreError, FileNotFoundError):
             return False
         return work.manifest.outputs == manifest.outputs
 
-    def _read(self, place: Path) -> Work:
+    def _read(self, entry: Path) -> Work:
         """Return the work in a folder, all outputs of which are there.
 
         Raises:
             StoreError: it is not what was written.
             FileNotFoundError: it is gone.
         """
-        path = place / WORK
+        path = entry / WORK
         seal, _, body = path.read_bytes().partition(b"\n")
         if seal != hashlib.sha256(body).hexdigest().encode():
             raise _damaged(path, "other content than its digest says")
         try:
-            work = _work_in(place, Manifest.model_validate_json(body, strict=True))
+            work = _work_in(entry, Manifest.model_validate_json(body, strict=True))
         except (ValidationError, KeyError):
             raise _damaged(path, "a manifest of another version") from None
         for kept in work.outputs.values():
@@ -271,14 +271,14 @@ class Store:
                 raise _damaged(kept, "none")
         return work
 
-    def _drop(self, place: Path) -> None:
+    def _drop(self, entry: Path) -> None:
         """Remove finished work, first from its name, then from the disk.
 
         Raises:
             OSError: this user may not.
         """
         with atomic.folder_in(self._staging) as aside, suppress(FileNotFoundError):  # another process was faster
-            place.rename(aside / "work")
+            entry.rename(aside / "work")
 
 
 def bytes_of(path: Path) -> int:
@@ -286,10 +286,10 @@ def bytes_of(path: Path) -> int:
     return sum(file.stat().st_size for file in (contents.files_below(path) if path.is_dir() else [path]))
 
 
-def _work_in(place: Path, manifest: Manifest) -> Work:
+def _work_in(entry: Path, manifest: Manifest) -> Work:
     """Return the work of a folder; an output keeps the name of its file, which tells what a content's digest is of."""
     names = enumerate(sorted(manifest.outputs))
-    return Work(place, manifest, {name: place / str(i) / Path(manifest.paths[name]).name for i, name in names})
+    return Work(entry, manifest, {name: entry / str(i) / Path(manifest.paths[name]).name for i, name in names})
 
 
 def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:

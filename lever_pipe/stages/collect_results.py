@@ -180,9 +180,9 @@ def collect_lineage(
     fields: Fields = {}
     shared = dict(zip(config.presets, map(_manifest, rewards), strict=True))
     scored = [
-        _of_place(read_artefact(path), place)
+        _of_location(read_artefact(path), location)
         for path, n in zip(scores, config.batch_sizes, strict=True)
-        for place in range(n)
+        for location in range(n)
     ]
     manifests = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
     exchanged = _exchanged([*manifests, *scored])  # without the answers, which stand for a whole batch of policies
@@ -209,15 +209,15 @@ def _manifest(path: Path) -> Manifest:
     return storage.read_row(path, Manifest)
 
 
-def _of_place(scores: Artefact, place: int) -> Artefact:
+def _of_location(scores: Artefact, location: int) -> Artefact:
     """Return the scores of a batch as those of one of its policies alone."""
     made = scores.made
     if made is not None:
-        name = f"selections[{place}]"
+        name = f"selections[{location}]"
         made = made.model_copy(
             update={"inputs": {name: made.inputs[name]} if name in made.inputs else {}, "outputs": {}}
         )
-    return scores._replace(manifest=scores.manifest / str(place), made=made)
+    return scores._replace(manifest=scores.manifest / str(location), made=made)
 
 
 def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:

@@ -69,7 +69,9 @@ def answer_controls(
     model, wording = load_lvlm(config.lvlm, lvlm, pictures, runtime), Wording(config.lvlm.prompt)
     prompts = {
         (policy, control): [
-            wording.prompt(query, controlled(control, [train[place] for place in picks[query.example_id][:k]], digest))
+            wording.prompt(
+                query, controlled(control, [train[location] for location in picks[query.example_id][:k]], digest)
+            )
             for query in evaluated
         ]
         for policy, path in zip(config.policies, selections, strict=True)

@@ -138,15 +138,15 @@ def select_own(
 
 
 def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) -> Selection:
-    places = [int(position) for position in positions][: config.shots]
+    locations = [int(position) for position in positions][: config.shots]
     size = len(pool.candidates)
-    if len(set(places)) < config.shots or not all(0 <= position < size for position in places):
+    if len(set(locations)) < config.shots or not all(0 <= position < size for position in locations):
         raise RecordError(
             f"policy {config.own}, query {pool.query_id}: expected {config.shots} distinct positions in 0..{size - 1}",
-            found=str(places),
+            found=str(locations),
             do=f"Fix `select` of lever/policies/{config.module}.py.",
         )
-    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in places))
+    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in locations))
 
 
 def read_selections(
@@ -156,21 +156,21 @@ def read_selections(
     ids = {example.question_id: example.example_id for example in train}
     evaluated = {example.question_id: example.example_id for example in queries}
     selected: dict[ExampleId, tuple[ExampleId, ...]] = {}
-    for place, cells in _lines(path):
+    for location, cells in _lines(path):
         if cells[0] != policy:
             continue
-        question, listed = _number(cells[1], place), [_number(cell, place) for cell in cells[2].split()]
+        question, listed = _number(cells[1], location), [_number(cell, location) for cell in cells[2].split()]
         foreign = [number for number in listed if number not in ids]
         if question not in evaluated:
-            _refuse(place, "a question of the evaluation split", f"question_id {question}")
+            _refuse(location, "a question of the evaluation split", f"question_id {question}")
         elif evaluated[question] in selected:
-            _refuse(place, "each question once", f"question_id {question} again")
+            _refuse(location, "each question once", f"question_id {question} again")
         elif foreign:
-            _refuse(place, "question ids of train examples as demonstrations", str(foreign))
+            _refuse(location, "question ids of train examples as demonstrations", str(foreign))
         elif len(set(listed)) != len(listed):
-            _refuse(place, "distinct demonstrations", str(listed))
+            _refuse(location, "distinct demonstrations", str(listed))
         elif len(listed) < shots:
-            _refuse(place, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(listed)))
+            _refuse(location, f"at least {shots} demonstrations, the most that evaluation.shots has", str(len(listed)))
         selected[evaluated[question]] = tuple(ids[number] for number in listed[:shots])
     missing = [question for question, query in evaluated.items() if query not in selected]
     if missing:
@@ -189,11 +189,11 @@ def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield f"{path}: line {number}", cells
 
 
-def _number(cell: str, place: str) -> int:
+def _number(cell: str, location: str) -> int:
     if not cell.strip().isdecimal():
-        _refuse(place, "question ids as whole numbers, with blanks between them", repr(cell))
+        _refuse(location, "question ids as whole numbers, with blanks between them", repr(cell))
     return int(cell)
 
 
-def _refuse(place: str, expected: str, found: str) -> NoReturn:
-    raise RecordError(f"{place}: expected {expected}", found=found, do="Fix the file that grid.policies names.")
+def _refuse(location: str, expected: str, found: str) -> NoReturn:
+    raise RecordError(f"{location}: expected {expected}", found=found, do="Fix the file that grid.policies names.")

@@ -121,16 +121,16 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
     rows = []
     for prompt in prompts:
         offset = place = 0
-        ids, positions, images, ask_places = [], [], [], []
+        ids, positions, images, query_positions = [], [], [], []
         for question, answer in prompt:
             turn_ids, turn_positions, ask = _turn_layout(question, answer)
             ids.append(turn_ids)
             positions.append(turn_positions + place)
             images.append(offset + _FIRST_IMAGE_SLOT + np.arange(IMAGE_TOKENS))
-            ask_places.append(offset + ask)
+            query_positions.append(offset + ask)
             offset += len(turn_ids)
             place += len(turn_ids) - 2
-        rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, ask_places))
+        rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, query_positions))
     width = max(len(row[0]) for row in rows)
     packed_ids = np.full((len(rows), width), lexicon.PAD_ID, dtype=np.int64)
     packed_positions = np.zeros((3, len(rows), width), dtype=np.int64)

@@ -112,7 +112,7 @@ def test_package_files_hold_a_docstring_only() -> None:
 
 def imported_modules(stage: str) -> set[str]:
     """Return the files that the code of a stage lies in, also those of which it uses one declaration."""
-    names = {place for name in modules_of(stage) for place in (name, name.rpartition(".")[0])}
+    names = {location for name in modules_of(stage) for location in (name, name.rpartition(".")[0])}
     return {name for name in names if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
 
 

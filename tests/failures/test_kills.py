@@ -140,9 +140,9 @@ def left_in(folder: Path) -> list[str]:
 
 def shown_files(folder: Path) -> Iterator[Path]:
     """Yield the files under a folder that are not hidden, in folders that may vanish meanwhile."""
-    for place, folders, names in os.walk(folder):
+    for location, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(place, name) for name in names if not name.startswith("."))
+        yield from (Path(location, name) for name in names if not name.startswith("."))
 
 
 def require_whole(folder: Path) -> int:

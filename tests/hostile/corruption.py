@@ -60,7 +60,7 @@ class Corruption(NamedTuple):
     """One change: what is done, where (modulo the places that there are), and with which of the nasty values."""
 
     kind: str
-    place: int
+    location: int
     value: int
 
 
@@ -107,11 +107,11 @@ def _written(tree: Any) -> str:
     return json.dumps(tree)
 
 
-def _places(tree: Any) -> Iterator[tuple[list[Any], int]]:
+def _locations(tree: Any) -> Iterator[tuple[list[Any], int]]:
     """Yield every object and list with the index of an item in it."""
     for index, item in enumerate(tree if isinstance(tree, list) else ()):
         yield tree, index
-        yield from _places(item[1] if isinstance(tree, Pairs) else item)
+        yield from _locations(item[1] if isinstance(tree, Pairs) else item)
 
 
 def _put(owner: list[Any], index: int, value: Any) -> None:
@@ -119,10 +119,10 @@ def _put(owner: list[Any], index: int, value: Any) -> None:
 
 
 def _corruption_tree(tree: Any, corruption: Corruption) -> None:
-    places = list(_places(tree))
-    if not places:
+    locations = list(_locations(tree))
+    if not locations:
         return
-    owner, index = places[corruption.place % len(places)]
+    owner, index = locations[corruption.location % len(locations)]
     is_object, nasty = isinstance(owner, Pairs), deepcopy(NASTY[corruption.value % len(NASTY)])
     old = owner[index][1] if is_object else owner[index]
     match corruption.kind:
@@ -131,11 +131,11 @@ def _corruption_tree(tree: Any, corruption: Corruption) -> None:
         case "twice":
             owner.insert(index + corruption.value % 2, [owner[index][0], nasty] if is_object else deepcopy(old))
         case "rename" if is_object:
-            keys = [each[at][0] for each, at in places if isinstance(each, Pairs)]
+            keys = [each[at][0] for each, at in locations if isinstance(each, Pairs)]
             key = ["", "x", owner[index][0] + " ", keys[corruption.value % len(keys)]][corruption.value % 4]
             owner[index] = [key, old]
         case "exchange":
-            other, at = places[(corruption.place + corruption.value) % len(places)]
+            other, at = locations[(corruption.location + corruption.value) % len(locations)]
             _put(owner, index, deepcopy(other[at][1] if isinstance(other, Pairs) else other[at]))
             _put(other, at, deepcopy(old))
         case "wrap":
@@ -151,8 +151,8 @@ def _corruption_tree(tree: Any, corruption: Corruption) -> None:
 
 
 def corruption_bytes(content: bytes, corruptions: Sequence[Corruption]) -> bytes:
-    for kind, place, value in corruptions:
-        at = place % (len(content) + 1)
+    for kind, location, value in corruptions:
+        at = location % (len(content) + 1)
         if kind == "flip" and content:
             at %= len(content)
             content = content[:at] + bytes([content[at] ^ (1 << value % 8)]) + content[at + 1 :]

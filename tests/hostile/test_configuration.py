@@ -228,9 +228,9 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     return ((str(key), each) for key, each in (value.items() if isinstance(value, dict) else enumerate(value)))
 
 
-def at(experiment: Experiment, place: str) -> Any:
+def at(experiment: Experiment, location: str) -> Any:
     value: Any = experiment
-    for key in place.split("."):
+    for key in location.split("."):
         value = getattr(value, key, None) if isinstance(value, Section) else dict(_items(value))[key]
     return value
 
@@ -256,9 +256,9 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_each_unusual_configuration_is_taken_as_it_is_written() -> None:
     wrong = {}
-    for given, place, value, reason in TAKEN:
+    for given, location, value, reason in TAKEN:
         try:
-            found = at(experiment_of(given), place)
+            found = at(experiment_of(given), location)
         except ConfigError as refusal:
             found = str(refusal)
         if type(found) is not type(value) or found != value:

@@ -60,11 +60,11 @@ def linked(source: Path, target: Path) -> Path:
     """Return a folder whose files are links to those of another: a corruption replaces what it changes."""
     target.mkdir(parents=True)
     for path in source.rglob("*"):
-        place = target / path.relative_to(source)
+        location = target / path.relative_to(source)
         if path.is_dir():
-            place.mkdir()
+            location.mkdir()
         else:
-            os.link(path, place)
+            os.link(path, location)
     return target
 
 
@@ -89,9 +89,9 @@ def all_readers(folder: Path) -> dict[str, FileReader]:
     }  # fmt: skip
     readers = {"world": FileReader(world, read_world)}
     for name, make in makers.items():
-        place = folder / name
-        place.mkdir()
-        readers[name] = FileReader(place, make(place, folder, train))
+        location = folder / name
+        location.mkdir()
+        readers[name] = FileReader(location, make(location, folder, train))
     return readers
 
 
@@ -106,14 +106,14 @@ def read_world(folder: Path, **changed: Any) -> Any:
     return [[example.model_dump(exclude=hidden) for example in split] for split in splits]
 
 
-def _examples(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
-    storage.write_rows(place / "train.jsonl", train[:5])
+def _examples(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    storage.write_rows(location / "train.jsonl", train[:5])
     return lambda copy: storage.read_examples(copy / "train.jsonl")
 
 
-def _image(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _image(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     source = folder / "world" / "train_images" / train[0].image
-    os.link(source, place / "image")
+    os.link(source, location / "image")
     return lambda copy: read_image(copy / "image")
 
 
@@ -127,7 +127,7 @@ def read_image(path: Path) -> np.ndarray[Any, Any]:
     return np.asarray(shown)
 
 
-def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _rl_data(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     groups = []
     for query in train[:3]:
         others = tuple(i for i in range(20, 20 + K))
@@ -138,7 +138,7 @@ def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path]
             proposal = Proposal(query_id=query.example_id, pointer=pointer, pointer_global=ids, gen_method="random")
             rows.append(score_trajectory(proposal, query, said, [-9.5] * len(references_of(query))))
         groups.append(make_group(query, pool, rows))
-    write_original(place / "original.json", groups)
+    write_original(location / "original.json", groups)
     examples = folder / "train.jsonl"
 
     def read(copy: Path) -> Any:
@@ -151,9 +151,9 @@ def _rl_data(place: Path, folder: Path, train: list[Example]) -> Callable[[Path]
     return read
 
 
-def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _lvlm(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     for path in (ROOT / EXPERIMENT.lvlm.model).iterdir():
-        put(place / path.name, path.read_bytes())
+        put(location / path.name, path.read_bytes())
     root = folder / "world" / "train_images"
     source = ImageSource({example.image_digest: root / example.image for example in train[:3]})
     config = plan.stage_config(EXPERIMENT, "generate_rl_data", {"shard": "0"}).lvlm  # type: ignore[attr-defined]
@@ -168,9 +168,9 @@ def _lvlm(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
     return read
 
 
-def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _clip(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     for path in (ROOT / EXPERIMENT.encoder.model).iterdir():
-        put(place / path.name, path.read_bytes())
+        put(location / path.name, path.read_bytes())
     storage.write_rows(folder / "few.jsonl", train[:3])
     root = folder / "world" / "train_images"
 
@@ -189,14 +189,14 @@ def _clip(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], A
     return read
 
 
-def _checkpoint(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _checkpoint(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     module = build_selector(ARCHITECTURE)
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, generator=generator)
     optimiser = AdamW(module, learning_rate=0.1, weight_decay=0.0)
-    save_selector(place / "selector.safetensors", module, stage="train_rce_epoch", epoch=1)
-    save_optimiser(place / "optimiser.safetensors", optimiser, stage="train_rce_epoch", epoch=1, kl_beta=0.5)
+    save_selector(location / "selector.safetensors", module, stage="train_rce_epoch", epoch=1)
+    save_optimiser(location / "optimiser.safetensors", optimiser, stage="train_rce_epoch", epoch=1, kl_beta=0.5)
 
     def read(copy: Path) -> Any:
         found = load_selector(copy / "selector.safetensors", ARCHITECTURE)
@@ -208,13 +208,13 @@ def _checkpoint(place: Path, folder: Path, train: list[Example]) -> Callable[[Pa
     return read
 
 
-def _embeddings(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _embeddings(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     rng = np.random.default_rng(0)
     arrays = {}
     for name in ("image", "question"):
         rows = rng.standard_normal((5, 6)).astype(np.float32)
         arrays[name] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    storage.write_arrays(place / "embeddings.safetensors", arrays)
+    storage.write_arrays(location / "embeddings.safetensors", arrays)
 
     def read(copy: Path) -> Any:
         found = storage.read_embeddings(copy / "embeddings.safetensors", 5)
@@ -235,8 +235,8 @@ LEDGER_ROWS = {
 }
 
 
-def _ledger(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
-    put(place / "a.jsonl", "".join(ledger_line(key, row) for key, row in LEDGER_ROWS.items()))
+def _ledger(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+    put(location / "a.jsonl", "".join(ledger_line(key, row) for key, row in LEDGER_ROWS.items()))
 
     def read(copy: Path) -> Any:
         ledger_tools.merge(copy)
@@ -247,7 +247,7 @@ def _ledger(place: Path, folder: Path, train: list[Example]) -> Callable[[Path],
     return read
 
 
-def _tasks(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
+def _tasks(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
     for split in ("train", "val", "test"):
         details = [
             {"description": f"size {i}", "importance": i, "inquiry": "which?", "options": ["s", "m"]} for i in (1, 2)
@@ -256,7 +256,7 @@ def _tasks(place: Path, folder: Path, train: list[Example]) -> Callable[[Path], 
             {"id": f"{split} {i}", "category": "shop", "task": f"buy {split} {i}", "missing_details": details}
             for i in (1, 2)
         ]
-        put(place / f"{split}.json", json.dumps(tasks))
+        put(location / f"{split}.json", json.dumps(tasks))
     return lambda copy: intentiongym.read(None, RawFiles(*((copy / f"{s}.json",) for s in ("train", "val", "test"))))
 
 

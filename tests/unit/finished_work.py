@@ -82,16 +82,16 @@ def tree(folder: Path) -> dict[str, bytes | str | None]:
     }
 
 
-def places(store: Store) -> list[Path]:
+def entries(store: Store) -> list[Path]:
     """Return the folders of all finished work."""
     return sorted(store.folder.glob("work/*/*"))
 
 
-def place_of(store: Store, number: int = 0) -> Path:
+def entry_of(store: Store, number: int = 0) -> Path:
     (found,) = (store.folder / "work" / key(number)[:2]).glob(f"{key(number)}.*")
     return found
 
 
 def weights_of(store: Store, number: int = 0) -> Path:
     """Return where a job's weights lie; its outputs are in the order of their names."""
-    return place_of(store, number) / "1/weights.bin"
+    return entry_of(store, number) / "1/weights.bin"

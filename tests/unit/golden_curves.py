@@ -90,7 +90,7 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 
 def rule_scores(asked: Sequence[PromptIds], **_: object) -> list[ScoredSelections]:
     """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
-    codes = [query + sum((place + 1) * (one + 1) for place, one in enumerate(chosen)) for query, chosen in asked]
+    codes = [query + sum((location + 1) * (one + 1) for location, one in enumerate(chosen)) for query, chosen in asked]
     return [ScoredSelections(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 

@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    place, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
+    location, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
     # What `vllm serve` runs; the command itself looks for a package of that name, which the one for CPUs has not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", LVLM, "--served-model-name", NAME]
     command += [*OWN, "--host", "127.0.0.1", "--port", port]
@@ -42,11 +42,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for _ in range(PATIENCE_S):
                 assert server.poll() is None, log.read_text()[-2000:]
                 try:
-                    urllib.request.urlopen(f"{place}/health", timeout=1).close()
+                    urllib.request.urlopen(f"{location}/health", timeout=1).close()
                     break
                 except (URLError, OSError):
                     time.sleep(1)
-            yield f"{place}/v1"
+            yield f"{location}/v1"
         finally:
             server.terminate()
 

@@ -130,8 +130,8 @@ def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
     sessions of the same files.
     """
     kept = os.environ.get("LEVER_PIPE_FINISHED")
-    place = Path(kept) / digest_of_code() if kept else session_folder(factory)
-    folder = place / ("with_store" if store else "without_store")
+    location = Path(kept) / digest_of_code() if kept else session_folder(factory)
+    folder = location / ("with_store" if store else "without_store")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():

@@ -401,13 +401,13 @@ class TestOwnImages:
             assert own.planned()["prepare_examples"] == 2
             elsewhere = ("--config", "results=results/else", "--", OWN_GRPO.replace("own", "else"))  # in the store
             done = own.project.call(*own.words, "--cores", "1", *elsewhere)
-            place = image.relative_to(own.project.folder)
-            told = rf"expected an image for each question; found no {place} \(question \d+, entry \d+ of own/"
+            location = image.relative_to(own.project.folder)
+            told = rf"expected an image for each question; found no {location} \(question \d+, entry \d+ of own/"
             assert done.returncode
             assert re.search(told, done.stdout)
             assert ran(done.stdout) == {}
             traced = own.project.tool("trace", OWN_EMBEDDINGS[0], *own.words)
-            assert f"images: {place} is missing" in traced
+            assert f"images: {location} is missing" in traced
         assert own.planned() == {}
 
 

@@ -125,9 +125,9 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
     require_fit_for_others(smoke, out, model_card)
     queries = storage.read_examples(smoke.folder / LEVER / "examples/eval.jsonl")
     study, train = smoke.folder / LEVER, storage.read_examples(smoke.folder / LEVER / "examples/train.jsonl")
-    place = {example.question_id: example.example_id for example in train}
+    location = {example.question_id: example.example_id for example in train}
     chosen = [
-        Selection(query_id=query.example_id, demonstrations=tuple(place[name] for name in names))
+        Selection(query_id=query.example_id, demonstrations=tuple(location[name] for name in names))
         for query, names in zip(queries, found["pool"], strict=True)
     ]
     assert chosen == storage.read_rows(study / policy / "selections.jsonl", Selection)

@@ -80,9 +80,9 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: py
     column = shown["columns"].index("Accuracy (%)")
     printed = [int(cells[column][0].removeprefix("e")) for cells in shown["cells"]]
     line = next(line for line in printed if "/on_policy/base~2/beta~1/" in evidence[line - 1])
-    place = f"modes:{printed.index(line) + 1}:Accuracy (%)"
+    location = f"modes:{printed.index(line) + 1}:Accuracy (%)"
     monkeypatch.chdir(smoke.folder)
-    found = traced_back(place, Path(RESULTS))
+    found = traced_back(location, Path(RESULTS))
     (quantity,), (source,) = found.rows, found.sources
     path, _, measured = source.rpartition(":")
     assert (quantity.line, path) == (line, f"{LEVER}/tables/intervals.csv")

@@ -91,8 +91,8 @@ def grpo_priority(wildcards):
 
 def selector_to_evaluate(wildcards):
     """Return the selector that a job evaluates; one that is transferred lies in the setting that it was trained in."""
-    place, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
-    return f"{SETTING.format(**place)}/{policy}/selector.safetensors"
+    location, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
+    return f"{SETTING.format(**location)}/{policy}/selector.safetensors"
 
 
 def own_selections(wildcards):

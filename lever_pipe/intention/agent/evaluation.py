@@ -96,11 +96,11 @@ def evaluate(
                 for index, task in enumerate(tasks)
                 for sample in range(n)
             ]
-            place = f"{mode} evaluation of split {when.split} at step {when.step}"
+            label = f"{mode} evaluation of split {when.split} at step {when.step}"
             episodes, counts, _ = heated.get(mode, player).play(requests, greedy=mode == "greedy", progress=bar)
             work = counts.values()
-            player.require_few_failures(work, during=place)
-            values = _values(episodes, place, (*END_REASONS, *player.ends))
+            player.require_few_failures(work, during=label)
+            values = _values(episodes, label, (*END_REASONS, *player.ends))
             values |= {name: work[name] for name in player.counted if name != "simulator_requests"}
             row = EvaluationRow(**when._asdict(), mode=mode, n_tasks=len(tasks), n_samples=n, values=values)
             rows = [_row(episode, when, mode) for episode in episodes]
@@ -134,7 +134,7 @@ def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
     )
 
 
-def _values(episodes: Sequence[Episode], place: str, ends: Sequence[str]) -> dict[str, float]:
+def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dict[str, float]:
     """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes."""
     tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
     for episode in episodes:
@@ -144,13 +144,13 @@ def _values(episodes: Sequence[Episode], place: str, ends: Sequence[str]) -> dic
     missing = [name for name, group in tasks.items() if not group]
     if not kept:
         raise TrainingError(
-            f"{place}: expected an episode that the simulated user neither failed nor left out of time",
+            f"{label}: expected an episode that the simulated user neither failed nor left out of time",
             found=f"none of {len(episodes)} on {len(tasks)} tasks",
             do=LET_THE_USER_ANSWER,
         )
     if missing:
         message = "%s: %d of %d tasks have no sound episode and are left out, as %s"
-        log.warning(message, place, len(missing), len(tasks), missing[0])
+        log.warning(message, label, len(missing), len(tasks), missing[0])
     means = {name: [math.fsum(map(value, group)) / len(group) for group in kept] for name, value in MEANS.items()}
     rewards = [math.fsum(episode.rewards) for group in kept for episode in group]
     return {
@@ -172,13 +172,13 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> Dialogu
         category=task.category,
         request=_cut(task.task),
         hidden=tuple(HiddenDetail(text=_cut(d.description), importance=d.importance) for d in task.missing_details),
-        turns=tuple(_turn(episode, place, player) for place in range(len(episode.rewards))),
+        turns=tuple(_turn(episode, label, player) for label in range(len(episode.rewards))),
     )
 
 
-def _turn(episode: Episode, place: int, player: AnyPlayer) -> DialogueTurn:
-    text, calls = player.utterance(episode, place)
-    result = episode.results[place]
+def _turn(episode: Episode, label: int, player: AnyPlayer) -> DialogueTurn:
+    text, calls = player.utterance(episode, label)
+    result = episode.results[label]
     return DialogueTurn(
         said=_cut(text),
         calls=tuple(DialogueCall(choice=call.choice, content=_cut(call.content)) for call in calls),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lever_pipe.intention.agent.layers import Places, run_layers
+from lever_pipe.intention.agent.layers import Positions, run_layers
 
 GROWTH = 64
 """Places that a memory grows by at least: the states held so far are copied once for all of them."""
@@ -194,7 +194,7 @@ class _Attention:
     ) -> None:
         self._states = states
         self._n_rows = n_rows
-        self._n_places = max(begin + size for begin, size in zip(begins, sizes, strict=True))
+        self._n_positions = max(begin + size for begin, size in zip(begins, sizes, strict=True))
         self._rows_n, begins_n, sizes_n = torch.tensor([rows, begins, sizes], device=device)
         texts_n = torch.arange(len(rows), device=device)
         starts_n = sizes_n.cumsum(0) - sizes_n
@@ -207,14 +207,16 @@ class _Attention:
         self._token_nW = starts_n[:, None] + torch.minimum(columns_W, sizes_n[:, None] - 1)
         self._mask_nWS: Tensor | None = None
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
+    def __call__(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None
+    ) -> Tensor:
         """As `layers.Attend` says of one row [1, T], wanted at the end of each text."""
         stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
         if self._mask_nWS is None:
             self._mask_nWS = self._masked(queries)
         is_packed = self._token_nW.shape[1] > 1  # else each text is a single token, as it stands
-        if places is not None:
-            return _attend(queries[places][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
+        if positions is not None:
+            return _attend(queries[positions][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
         if not is_packed:
             return _attend(queries.transpose(0, 1), *stored, self._mask_nWS).transpose(0, 1)
         read_nW = _attend(queries[0, self._token_nW], *stored, self._mask_nWS)
@@ -223,19 +225,19 @@ class _Attention:
     def _stored(self, name: tuple[int, str], fresh: Tensor) -> Tensor:
         """Store states [T, kv heads, D] and return those of the rows up to now, [n, kv heads, S, D]."""
         states = self._states.get(name)
-        if states is None or states.shape[1] < self._n_places:
-            grown = fresh.new_zeros(self._n_rows, self._n_places + GROWTH, *fresh.shape[1:])
+        if states is None or states.shape[1] < self._n_positions:
+            grown = fresh.new_zeros(self._n_rows, self._n_positions + GROWTH, *fresh.shape[1:])
             if states is not None:
                 grown[:, : states.shape[1]] = states
             states = self._states[name] = grown
         states[self._rows_n[self._text_T], self.places_T] = fresh
-        states = states[:, : self._n_places]
+        states = states[:, : self._n_positions]
         return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
     def _masked(self, queries: Tensor) -> Tensor:
         """Return minus infinity where a query must not look, [n, W, S]; alike in every layer."""
         places_nW = self.places_T[self._token_nW]
-        later_nWS = torch.arange(self._n_places, device=places_nW.device) > places_nW[:, :, None]
+        later_nWS = torch.arange(self._n_positions, device=places_nW.device) > places_nW[:, :, None]
         return torch.zeros_like(later_nWS, dtype=queries.dtype).masked_fill_(later_nWS, -torch.inf)
 
 

@@ -15,16 +15,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Values of `model_type` in a model's configuration."""
-Places = tuple[Tensor, Tensor]
+Positions = tuple[Tensor, Tensor]
 """Rows and columns, int64 [n] each, no place twice."""
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, [B or 1, L, 1, D] each."""
-Attend = Callable[[int, Tensor, Tensor, Tensor, Places | None], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor, Positions | None], Tensor]
 """What the queries of one layer read: (its number, queries [B, L, heads, D], keys [B, L, kv heads, D], values likewise,
 wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
 
 
-def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, places: Places) -> Tensor:
+def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, positions: Positions) -> Tensor:
     """Return the normalised hidden states [n, H] of the wanted places.
 
     Args:
@@ -32,7 +32,7 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
         ids_BL: int64 [B, L].
         positions_BL: int64 [B or 1, L], where each token stands in its text.
         attend: the attention of every layer.
-        places: those wanted, at least one.
+        positions: those wanted, at least one.
     """
     decoder = model.model
     hidden = decoder.embed_tokens(ids_BL)
@@ -40,7 +40,7 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
     rotary = cos.unsqueeze(2), sin.unsqueeze(2)
     last = len(decoder.layers) - 1
     for index, layer in enumerate(decoder.layers):
-        selected = places if index == last else None
+        selected = positions if index == last else None
         states = _heads(layer.self_attn, layer.input_layernorm(hidden), rotary)
         if selected is not None:
             hidden = hidden[selected]
@@ -49,11 +49,11 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
     return torch.as_tensor(decoder.norm(hidden))
 
 
-def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
+def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None) -> Tensor:
     """As `Attend` says, for whole texts: a query reads all up to its own place."""
     q, k, v = (states.transpose(1, 2) for states in (queries, keys, values))
     mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
-    return mixed if places is None else mixed[places]
+    return mixed if positions is None else mixed[positions]
 
 
 def branching(n_shared: int, n_texts: int) -> Attend:
@@ -62,7 +62,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
     The first `n_shared` places are the beginning; the rest are n texts of one width, which read it and themselves.
     """
 
-    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, places: Places | None) -> Tensor:
+    def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None) -> Tensor:
         def ends(states: Tensor) -> Tensor:
             return states[0, n_shared:].reshape(n_texts, -1, *states.shape[2:])
 
@@ -77,7 +77,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
         mixed = scaled_dot_product_attention(q, whole(keys), whole(values), attn_mask=mask)
         start = causal(layer, queries[:, :n_shared], keys[:, :n_shared], values[:, :n_shared], None)
         outputs = torch.cat([start, mixed.transpose(1, 2).flatten(2).flatten(0, 1)[None]], dim=1)
-        return outputs if places is None else outputs[places]
+        return outputs if positions is None else outputs[positions]
 
     return attend
 

@@ -72,14 +72,14 @@ def step_values(
     `before` has an episode's log-probabilities and entropies of every response token; no training sample is silenced
     yet.
     """
-    sound = [place for place, episode in enumerate(episodes) if episode.is_sound]
-    tokens = token_sums([before[place] for place in sound], [training_samples[place] for place in sound])
-    n_agent = max(1, sum(episodes[place].n_agent_tokens for place in sound))
-    n_response = max(1, sum(len(episodes[place].tokens) - episodes[place].n_prompt for place in sound))
+    sound = [index for index, episode in enumerate(episodes) if episode.is_sound]
+    tokens = token_sums([before[index] for index in sound], [training_samples[index] for index in sound])
+    n_agent = max(1, sum(episodes[index].n_agent_tokens for index in sound))
+    n_response = max(1, sum(len(episodes[index].tokens) - episodes[index].n_prompt for index in sound))
     n_tokens = float(sum(len(episode.tokens) for episode in episodes))
-    rewards = [sum(episodes[place].rewards) for place in sound]
+    rewards = [sum(episodes[index].rewards) for index in sound]
     return {
-        **{name: sum((f(episodes[place]) for place in sound), 0.0) / len(sound) for name, f in PER_EPISODE.items()},
+        **{name: sum((f(episodes[index]) for index in sound), 0.0) / len(sound) for name, f in PER_EPISODE.items()},
         **{f"end_{end}": sum(episode.end == end for episode in episodes) / len(episodes) for end in END_REASONS},
         **score_means(credit.scores),
         **{name: tokens[name] / n_agent for name in PER_AGENT_TOKEN},
@@ -115,7 +115,7 @@ def token_sums(before: Sequence[Scored], training_samples: Sequence[TrainingSamp
     entropy = entropy_all = 0.0
     for scored, sample in zip(before, training_samples, strict=True):
         entropies = torch.as_tensor(scored.entropies).double()
-        of_agent = sample.places - (len(sample.tokens) - len(entropies))
+        of_agent = sample.positions - (len(sample.tokens) - len(entropies))
         entropy += float(entropies[of_agent.to(entropies.device)].sum())
         entropy_all += float(entropies.sum())
     return {"kl": float(distances.k3), "kl_k1": float(distances.k1), "entropy": entropy, "entropy_all": entropy_all}
@@ -133,7 +133,7 @@ def log_prob_gap(episodes: Sequence[Episode], training_samples: Sequence[Trainin
     gaps = [
         float((sample.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max())
         for episode, sample in zip(episodes, training_samples, strict=True)
-        if len(sample.places)
+        if len(sample.positions)
     ]
     return max(gaps, default=0.0)
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 POLICY, OPTIMISER, BEST = "policy.safetensors", "optimiser.safetensors", "best.safetensors"
 REFERENCE = "reference.safetensors"
 METRICS, EVALUATIONS, EPISODES = "metrics.jsonl", "evaluations.jsonl", "episodes.jsonl"
-PLACE = "place.json"
+CHECKPOINT_FILE = "place.json"
 
 
 @dataclass
@@ -103,7 +103,7 @@ def save_progress(
     Main memory holds, beside the best policy, a copy of either the weights or the moments, never of both.
     """
     best, former = progress.best, _checkpoints(folder)
-    place = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
+    checkpoint = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
 
     def fill(path: Path) -> None:
         _write_tensors(path / POLICY, copies(weights_of(policy)))
@@ -114,7 +114,7 @@ def save_progress(
         storage.write_rows(path / METRICS, progress.metrics)
         storage.write_rows(path / EVALUATIONS, progress.evaluations)
         storage.write_rows(path / EPISODES, progress.episodes)
-        storage.write_row(path / PLACE, place)
+        storage.write_row(path / CHECKPOINT_FILE, checkpoint)
 
     target = folder / f"step-{progress.step}"
     atomic.write_folder(target, fill)
@@ -131,8 +131,8 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, reference: Any, *
     for path in folder.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in reversed(_checkpoints(folder)):
-        place = storage.read_row(path / PLACE, CheckpointRow)
-        if place.identity != identity:
+        checkpoint = storage.read_row(path / CHECKPOINT_FILE, CheckpointRow)
+        if checkpoint.identity != identity:
             log.warning("%s belongs to another configuration, data or code: training starts anew", path)
             continue
         moving = [(POLICY, weights_of(policy)), (OPTIMISER, optimiser.state())]
@@ -142,13 +142,13 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, reference: Any, *
             with torch.no_grad():
                 for name, tensor in tensors.items():
                     tensor.copy_(stored[name])
-        log.info("going on behind step %d (%s)", place.step, path)
+        log.info("going on behind step %d (%s)", checkpoint.step, path)
         return RunProgress(
-            step=place.step,
+            step=checkpoint.step,
             metrics=storage.read_rows(path / METRICS, StepRow),
             evaluations=storage.read_rows(path / EVALUATIONS, EvaluationRow),
             episodes=storage.read_rows(path / EPISODES, EpisodeRow),
-            best=Best(place.best_step, place.best_reward, load_tensors(path / BEST)[0]),
+            best=Best(checkpoint.best_step, checkpoint.best_reward, load_tensors(path / BEST)[0]),
         )
     return None
 

@@ -177,9 +177,9 @@ class Player(Host):
             setattr(counts, f"simulator_{name}", count - before[name])
         return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
-    def utterance(self, episode: Episode, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def utterance(self, episode: Episode, turn_index: int) -> tuple[str, Sequence[ToolCall]]:
         """Return what the agent said in a turn beside its calls, and these."""
-        tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == place]
+        tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == turn_index]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
 
 

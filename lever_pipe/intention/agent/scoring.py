@@ -29,7 +29,7 @@ class Scored(NamedTuple):
 def score(
     model: Any,
     sequences: Sequence[Tensor],
-    places: Sequence[Tensor],
+    positions: Sequence[Tensor],
     *,
     pad_id: int,
     temperature: float,
@@ -45,8 +45,8 @@ def score(
     """
     device = model.device
     ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)
-    rows = torch.repeat_interleave(torch.arange(len(places)), torch.tensor([len(columns) for columns in places]))
-    columns = torch.cat(list(places))
+    rows = torch.repeat_interleave(torch.arange(len(positions)), torch.tensor([len(columns) for columns in positions]))
+    columns = torch.cat(list(positions))
     targets_1n = ids_BL[rows, columns][None].to(device)
     logits_1nV = _logits_before(model, ids_BL.to(device), rows.to(device), columns.to(device), shared=shared)
     log_probs_1n = token_log_probs(logits_1nV, targets_1n, temperature)
@@ -93,7 +93,7 @@ def cut(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
 def score_all(
     model: Any,
     sequences: Sequence[Tensor],
-    places: Sequence[Tensor],
+    positions: Sequence[Tensor],
     grpo: AgentGrpo,
     *,
     pad_id: int,
@@ -102,9 +102,9 @@ def score_all(
     """Return what a model thinks of the chosen places of each sequence, without gradients."""
     scored_by_index: dict[int, Scored] = {}
     for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
-        tokens, columns = [sequences[i] for i in indices], [places[i] for i in indices]
+        tokens, columns = [sequences[i] for i in indices], [positions[i] for i in indices]
         scored = score(model, tokens, columns, pad_id=pad_id, temperature=grpo.temperature, entropies=entropies)
-        sizes = [len(places) for places in columns]
+        sizes = [len(positions) for positions in columns]
         log_probs = torch.split(scored.log_probs, sizes)
         others = [None] * len(sizes) if scored.entropies is None else torch.split(scored.entropies, sizes)
         scored_by_index.update(zip(indices, map(Scored, log_probs, others), strict=True))

@@ -137,9 +137,9 @@ class ServedPlayer(Host):
         counters = {"simulator": self.simulator.counts, "agent": self.chat.counts}
         return {f"{who}_{name}": count for who, counts in counters.items() for name, count in counts.values().items()}
 
-    def utterance(self, episode: Any, place: int) -> tuple[str, Sequence[ToolCall]]:
+    def utterance(self, episode: Any, turn_index: int) -> tuple[str, Sequence[ToolCall]]:
         """As `Player`."""
-        turn, message, *_ = episode.replies[place]
+        turn, message, *_ = episode.replies[turn_index]
         has_calls, is_read = "tool_calls" in message, turn.kind == "call"
         unread = json.dumps(message["tool_calls"], sort_keys=True) if has_calls and not is_read else ""
         return aside_of(message["content"], is_read=is_read and not has_calls) + unread, turn.calls

@@ -34,7 +34,14 @@ from lever_pipe.intention.agent.resume import (
 )
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.agent.scoring import Scored, score_all
-from lever_pipe.intention.agent.update import Credit, TrainingSample, assign_credit, places_of, rewarded_by_kl, update
+from lever_pipe.intention.agent.update import (
+    Credit,
+    TrainingSample,
+    assign_credit,
+    rewarded_by_kl,
+    token_positions_of,
+    update,
+)
 from lever_pipe.intention.records import StepRow, Task
 from lever_pipe.losses.schedules import adapted_weight, has_settled, scheduled_rate
 
@@ -117,13 +124,13 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
             )
         before, training_samples = _training_samples(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, training_samples, policy.config)
-        compared = [place for place, advantages in enumerate(credit.advantages) if advantages is not None]
+        compared = [i for i, advantages in enumerate(credit.advantages) if advantages is not None]
         all_samples = [training_sample.silenced() for training_sample in training_samples]
-        taught = [training_samples[place] for place in compared]
+        taught = [training_samples[i] for i in compared]
         if arm.kl_form == "k1_reward":
             taught = rewarded_by_kl(taught, [len(scores) for scores in credit.scores], arm.kl)
-        for place, training_sample in zip(compared, taught, strict=True):
-            all_samples[place] = training_sample
+        for i, training_sample in zip(compared, taught, strict=True):
+            all_samples[i] = training_sample
         with clock.time("update"):
             updates = [
                 update(policy, optimiser, batch, arm=arm, grpo=grpo, pad_id=pad_id, precision=precision)
@@ -145,23 +152,23 @@ def _training_samples(
 ) -> tuple[list[Scored], list[TrainingSample]]:
     """Return what the policy thinks of every response token, and a training sample for each episode."""
     grpo, player = run.config.grpo, run.player
-    places = [places_of(episode) for episode in episodes]
-    tokens, pad_id = [place.tokens for place in places], player.codec.pad_id
+    positions = [token_positions_of(episode) for episode in episodes]
+    tokens, pad_id = [index.tokens for index in positions], player.codec.pad_id
     with clock.time("log_probs"), player.computing():
-        response = [place.response for place in places]
+        response = [index.response for index in positions]
         before = score_all(player.policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
     with clock.time("reference"), player.computing():
-        agent = [place.agent for place in places]
+        agent = [index.agent for index in positions]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
     training_samples = [
         TrainingSample(
-            place.tokens,
-            place.agent,
-            torch.zeros(len(place.agent)) if advantages is None else advantages,
-            policy.log_probs[place.is_agent.to(policy.log_probs.device)],
+            index.tokens,
+            index.agent,
+            torch.zeros(len(index.agent)) if advantages is None else advantages,
+            policy.log_probs[index.is_agent.to(policy.log_probs.device)],
             anchor.log_probs,
         )
-        for place, advantages, policy, anchor in zip(places, credit.advantages, before, reference, strict=True)
+        for index, advantages, policy, anchor in zip(positions, credit.advantages, before, reference, strict=True)
     ]
     return before, training_samples
 
@@ -177,9 +184,9 @@ def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[in
             found=str(n_tasks),
             do="Lower grpo.prompts or give more tasks.",
         )
-    number, place = divmod(step - 1, n_tasks // n_prompts)
+    number, i = divmod(step - 1, n_tasks // n_prompts)
     order = generator(seed, "tasks", number).permutation(n_tasks)
-    return [int(index) for index in order[place * n_prompts : (place + 1) * n_prompts]]
+    return [int(index) for index in order[i * n_prompts : (i + 1) * n_prompts]]
 
 
 def peak_rate(config: TrainAgentConfig) -> float:

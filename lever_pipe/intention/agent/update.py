@@ -62,7 +62,7 @@ def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: Agen
     return [row[: len(turn)] for row, turn in zip(advantages_BT, turns, strict=True)]
 
 
-class Places(NamedTuple):
+class TokenPositions(NamedTuple):
     """Where an episode's tokens stand."""
 
     tokens: Tensor
@@ -78,10 +78,12 @@ class Places(NamedTuple):
         return self.response[self.is_agent]
 
 
-def places_of(episode: Episode) -> Places:
+def token_positions_of(episode: Episode) -> TokenPositions:
     """Return the places of an episode's response and of the agent's tokens in it."""
     response = torch.arange(episode.n_prompt, len(episode.tokens))
-    return Places(torch.tensor(episode.tokens), response, torch.tensor(episode.is_agent[episode.n_prompt :]).bool())
+    return TokenPositions(
+        torch.tensor(episode.tokens), response, torch.tensor(episode.is_agent[episode.n_prompt :]).bool()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class TrainingSample:
     """One episode of L tokens, n of them the agent's."""
 
     tokens: Tensor
-    """[L] int64, on the CPU as `places`."""
-    places: Tensor
+    """[L] int64, on the CPU as `positions`."""
+    positions: Tensor
     """[n] positions of the agent's tokens."""
     advantages: Tensor
     """[n] float32."""
@@ -103,7 +105,7 @@ class TrainingSample:
         """Return a training sample without the agent's tokens: it is read with the others, and moves nothing."""
         none = slice(0, 0)
         return TrainingSample(
-            self.tokens, self.places[none], self.advantages[none], self.behaviour[none], self.reference[none]
+            self.tokens, self.positions[none], self.advantages[none], self.behaviour[none], self.reference[none]
         )
 
 
@@ -137,7 +139,7 @@ def update(
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
     """
-    n_tokens = max(1, sum(len(sample.places) for sample in training_samples))
+    n_tokens = max(1, sum(len(sample.positions) for sample in training_samples))
     for parameter in policy.parameters():
         parameter.grad = None
     values = dict.fromkeys((*SHARES, "ratio_max"), 0.0)
@@ -148,14 +150,14 @@ def update(
             scored = score(
                 policy,
                 [sample.tokens for sample in batch],
-                [sample.places for sample in batch],
+                [sample.positions for sample in batch],
                 pad_id=pad_id,
                 temperature=grpo.temperature,
                 entropies=arm.entropy > 0,
             )
             behaviour = _row([sample.behaviour for sample in batch], policy.device)
             if arm.ratio == "sequence":
-                behaviour = _by_sequence(scored.log_probs, behaviour, [len(sample.places) for sample in batch])
+                behaviour = _by_sequence(scored.log_probs, behaviour, [len(sample.positions) for sample in batch])
             terms = agent_terms(
                 log_probs_BT=scored.log_probs[None],
                 behaviour_log_probs_BT=behaviour,

@@ -146,8 +146,8 @@ def imitate(
                 loss = sum(map(_backward, in_parts(model, batch, pad_id, size, precision)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
-            place = f"the warm start, step {step + 1}: "
-            require_finite(values, where=place, do="Lower warm_start.learning_rate.")
+            location = f"the warm start, step {step + 1}: "
+            require_finite(values, where=location, do="Lower warm_start.learning_rate.")
             optimiser.step()
             if size is not None:
                 values["tokens_per_second"] = _length(batch) / (time.perf_counter() - started)
@@ -170,9 +170,9 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precis
     n_targets = sum(sum(dialogue.is_agent) for dialogue in batch)
     for indices in cut([len(dialogue.tokens) for dialogue in batch], size):
         tokens = [torch.tensor(batch[i].tokens) for i in indices]
-        places = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
+        positions = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
         with autocast(model.device, precision):
-            scored = score(model, tokens, places, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
+            scored = score(model, tokens, positions, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
         yield -scored.log_probs.sum() / n_targets
 
 
@@ -216,13 +216,13 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
         is_agent=torch.zeros(len(rows), width, dtype=torch.bool),
     )
     for r, row in enumerate(rows):
-        place = 0
+        location = 0
         for dialogue in row:
-            span = slice(place, place + len(dialogue.tokens))
+            span = slice(location, location + len(dialogue.tokens))
             packed.ids[r, span] = torch.tensor(dialogue.tokens)
             packed.is_agent[r, span] = torch.tensor(dialogue.is_agent)
-            place = span.stop
-            packed.positions[r, place:] = torch.arange(width - place)
+            location = span.stop
+            packed.positions[r, location:] = torch.arange(width - location)
     return packed
 
 

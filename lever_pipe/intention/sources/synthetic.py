@@ -85,6 +85,6 @@ def _value(rng: np.random.Generator) -> str:
 
 
 def _detail(slot: str, importance: Literal[1, 2, 3], rng: np.random.Generator) -> MissingDetail:
-    places = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
-    options = tuple(VALUES[int(k)] for k in places)
+    locations = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
+    options = tuple(VALUES[int(k)] for k in locations)
     return MissingDetail(description=slot, importance=importance, inquiry=inquiry(slot), options=options)

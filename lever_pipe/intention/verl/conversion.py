@@ -76,7 +76,7 @@ class Reading(NamedTuple):
 
     value: float
     """May be NaN or infinite: what that means depends on the key."""
-    place: str
+    location: str
     """File and line."""
     is_rounded: bool
     """Printed with three decimals, as the fork's console does."""
@@ -111,19 +111,19 @@ def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
         for number, line in enumerate(handle, start=1):
             match = STEP_LINE.fullmatch(COLOUR.sub("", line).rstrip())
             if match:
-                place = f"{path}:{number}"
+                location = f"{path}:{number}"
                 if not line.endswith("\n"):
-                    raise _damaged(place, "a whole line", "the file's end in the middle of it")
-                yield int(match[1]), dict(_items(match[2], place))
+                    raise _damaged(location, "a whole line", "the file's end in the middle of it")
+                yield int(match[1]), dict(_items(match[2], location))
 
 
-def _items(text: str, place: str) -> Iterator[tuple[str, Reading]]:
+def _items(text: str, location: str) -> Iterator[tuple[str, Reading]]:
     for item in text.split(" - "):
         key, _, digits = item.rpartition(":")
         value = _number(digits.strip())
         if not key or value is None:
-            raise _damaged(place, "`key:value` items", shortened(repr(item.strip())))
-        yield key.strip(), Reading(value, place, bool(THREE_DECIMALS.fullmatch(digits)))
+            raise _damaged(location, "`key:value` items", shortened(repr(item.strip())))
+        yield key.strip(), Reading(value, location, bool(THREE_DECIMALS.fullmatch(digits)))
 
 
 def _number(digits: str) -> float | None:
@@ -134,8 +134,8 @@ def _number(digits: str) -> float | None:
     return float(text) if NUMBER.fullmatch(text) else None
 
 
-def _damaged(place: str, expected: str, found: str) -> RecordError:
-    return RecordError(f"{place}: expected {expected}", found=found, do="Fix or remove that line.")
+def _damaged(location: str, expected: str, found: str) -> RecordError:
+    return RecordError(f"{location}: expected {expected}", found=found, do="Fix or remove that line.")
 
 
 class Converted(NamedTuple):
@@ -150,7 +150,7 @@ class Converted(NamedTuple):
 def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Converted:
     """Return one run's rows; what its log lacks stays absent."""
     executed = max(steps)
-    last = next(reading.place for reading in steps[executed].values())
+    last = next(reading.location for reading in steps[executed].values())
     if executed > config.planned_steps:
         raise RecordError(
             f"{last}: expected at most {config.planned_steps} steps",
@@ -213,7 +213,7 @@ def _total(readings: Readings, per_rank: float, n_gpus: int) -> float:
     total = float(round(per_rank * n_gpus))
     if TOTAL in readings and abs(_finite(TOTAL, readings[TOTAL]) - total) > n_gpus:
         raise RecordError(
-            f"{readings[TOTAL].place}: expected {TOTAL} to be global_seqlen/mean x {n_gpus} GPUs = {total:.0f}",
+            f"{readings[TOTAL].location}: expected {TOTAL} to be global_seqlen/mean x {n_gpus} GPUs = {total:.0f}",
             found=f"{readings[TOTAL].value:.0f}",
             do="Set intention.verl.n_gpus to what the run had.",
         )
@@ -233,7 +233,7 @@ def _validation_key(steps: Mapping[int, Readings], last: str) -> str:
         return rewards[0][0]
     if rewards:
         raise RecordError(
-            f"{next(r[rewards[0][0]].place for r in steps.values() if rewards[0][0] in r)}: "
+            f"{next(r[rewards[0][0]].location for r in steps.values() if rewards[0][0] in r)}: "
             "expected the validation of one data source",
             found=", ".join(match[0] for match in rewards),
             do="Validate on IntentionGym's rows alone.",
@@ -266,7 +266,7 @@ def _notes(
 def _finite(key: str, reading: Reading) -> float:
     if not abs(reading.value) < LARGEST:  # false for NaN too
         raise RecordError(
-            f"{reading.place}: expected {key} to be a number below {LARGEST:g}",
+            f"{reading.location}: expected {key} to be a number below {LARGEST:g}",
             found=str(reading.value),
             do="The run has diverged there: take its log up to the step before, or leave the run out.",
         )

@@ -142,19 +142,19 @@ def _unfit(config: RenderVerlConfig) -> Iterator[str]:
         rule = "must be letters, digits and . _ : / @ + -"
         yield f"simulator.endpoint.model: {rule}, got {user!r}. Serve it under such a name."
     only = (("model.codec", model.codec, "hf"), ("model.dtype", model.dtype, "bfloat16"))
-    for place, found, required in (*only, ("simulator.kind", simulator.kind, "openai")):
+    for location, found, required in (*only, ("simulator.kind", simulator.kind, "openai")):
         if found != required:
-            yield f"{place}: must be {required!r} with engine verl, got {found!r}. Write {required}."
+            yield f"{location}: must be {required!r} with engine verl, got {found!r}. Write {required}."
 
 
 def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:
     """Yield the values that differ from the published ones, which stand in the original's code."""
     sections: tuple[Section, ...] = (config.environment, config.simulator.endpoint)
-    for section, (place, published, names) in zip(sections, FIXED, strict=True):
+    for section, (location, published, names) in zip(sections, FIXED, strict=True):
         for name in names:
             value, only = getattr(section, name), getattr(published, name)
             if value != only:
-                yield f"{place}.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
+                yield f"{location}.{name}: must be {only!r} with engine verl, got {value!r}. Leave it out."
 
 
 def _undivided(config: RenderVerlConfig) -> Iterator[str]:

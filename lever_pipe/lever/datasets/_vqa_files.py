@@ -152,10 +152,12 @@ def asked_images(questions: Path, options: ReadOptions) -> dict[str, AskedImage]
     """
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         entries = json.loads(questions.read_bytes())["questions"]
-        rows = [(int(entry["question_id"]), entry["image_id"], place) for place, entry in enumerate(entries, start=1)]
+        rows = [
+            (int(entry["question_id"]), entry["image_id"], location) for location, entry in enumerate(entries, start=1)
+        ]
         asked: dict[Any, AskedImage] = {}
-        for question_id, image_id, place in _in_order(sorted(rows), options)[: options.limit]:
-            asked.setdefault(image_id, AskedImage(question_id, place))
+        for question_id, image_id, location in _in_order(sorted(rows), options)[: options.limit]:
+            asked.setdefault(image_id, AskedImage(question_id, location))
         return {options.image_name.format(image_id=image_id): question for image_id, question in asked.items()}
     return {}
 
@@ -203,21 +205,21 @@ def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
     except ValidationError as fault:
         kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
         for error in fault.errors(include_url=False, include_context=False):
-            place = dotted(error["loc"])
+            location = dotted(error["loc"])
             if error["type"] == "model_type":
-                faults.append(_no_object(path, error["loc"], place, error["input"]))
+                faults.append(_no_object(path, error["loc"], location, error["input"]))
             else:
-                faults.append((f"{path.name}: {kinds.get(error['type'], error['msg'].lower())}", place))
+                faults.append((f"{path.name}: {kinds.get(error['type'], error['msg'].lower())}", location))
         return None
 
 
-def _no_object(path: Path, keys: Sequence[int | str], place: str, value: object) -> Fault:
+def _no_object(path: Path, keys: Sequence[int | str], location: str, value: object) -> Fault:
     """Return the fault of a value where the format has an object; the example shows the object's shape."""
     name = next((key for key in reversed(keys) if isinstance(key, str)), "")
     expected = f"{name} must be objects like {SHAPES[name]}" if name else "the file must be an object"
     found = "a list" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
     found = f"the string {found}" if isinstance(value, str) else found
-    return f"{path.name}: {expected}", f"{place} is {found}"
+    return f"{path.name}: {expected}", f"{location} is {found}"
 
 
 def _repeated(path: Path, entries: Sequence[Question | Annotation]) -> Iterator[Fault]:
@@ -239,15 +241,15 @@ def _answer_faults(
     annotations: dict[int, Annotation], n_answers: int, shown_answer: Callable[[Annotation], str | None]
 ) -> Iterator[Fault]:
     for question_id, annotation in sorted(annotations.items()):
-        place = f"question {question_id}"
+        location = f"question {question_id}"
         if len(annotation.answers) != n_answers:
-            yield f"wrong answer count, expected {n_answers}", f"{place}: {len(annotation.answers)}"
+            yield f"wrong answer count, expected {n_answers}", f"{location}: {len(annotation.answers)}"
         elif not any(answer.answer.strip() for answer in annotation.answers):
-            yield "blank answers only", place
+            yield "blank answers only", location
         elif (answer := shown_answer(annotation)) is None:
-            yield "no multiple_choice_answer", place
+            yield "no multiple_choice_answer", location
         elif not answer.strip():
-            yield "a blank answer to show", place
+            yield "a blank answer to show", location
 
 
 def _missing_images(questions: list[Question], folder: Path, template: str) -> Iterator[Fault]:

@@ -80,8 +80,8 @@ def groups_of_beams(
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):
-        places = {candidate: place for place, candidate in enumerate(pool.candidates)}
-        selections = [[places[i] for i in order(beam.demonstrations)] for beam in row.beams]
+        locations = {candidate: location for location, candidate in enumerate(pool.candidates)}
+        selections = [[locations[i] for i in order(beam.demonstrations)] for beam in row.beams]
         groups.append(_Scored(row.query_id, pool.candidates, selections, [beam.probability for beam in row.beams]))
     return _padded(groups)
 
@@ -148,11 +148,11 @@ def keep_best(
 ) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
     z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
-    places, valid = top_k_by_reward(z, groups.valid, k)
+    locations, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]
-    selections = groups.selections.gather(1, places[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, places), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
-    rewards = groups.rewards.gather(1, places)
+    selections = groups.selections.gather(1, locations[..., None].expand(-1, -1, shots))
+    advantages = group_advantages(z.gather(1, locations), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
+    rewards = groups.rewards.gather(1, locations)
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 

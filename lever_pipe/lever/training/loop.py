@@ -44,8 +44,8 @@ class Updates:
         _complete(self.module.head)
         norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
         taken = {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
-        place = f"after {self._n_queries} queries of the epoch: "
-        require_finite(taken, where=place, do="Lower the learning rate of the preset, or raise its temperature.")
+        location = f"after {self._n_queries} queries of the epoch: "
+        require_finite(taken, where=location, do="Lower the learning rate of the preset, or raise its temperature.")
         self.optimiser.step()
         for name, value in (step.values | taken).items():
             self._totals[name] = self._totals.get(name, 0.0) + value * n_queries

@@ -142,7 +142,7 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 def _reason(view: AgentView, recommendation: Recommendation) -> Cell:
     """Return why the document says so; nothing where the reference lacks a number of it."""
-    rows = [_stated(view, *place) for place in recommendation.stated]
+    rows = [_stated(view, *location) for location in recommendation.stated]
     cells = [as_printed(row) for row in rows]
     numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
     return message(recommendation.published, **numbers) if all(cells) else None

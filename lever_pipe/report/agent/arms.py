@@ -160,12 +160,12 @@ def _after(view: AgentView, arm: str) -> Row:
 
 def _malformed(view: AgentView, arm: str) -> Cell:
     """Return the share of unreadable calls in the held-out episodes of the last policy, mean over seeds."""
-    place = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
-    by_seed = [view.evidence.where(run_of(arm, seed), **place) for seed in view.seeds.get(arm, ())]
+    location = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
+    by_seed = [view.evidence.where(run_of(arm, seed), **location) for seed in view.seeds.get(arm, ())]
     last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
     if len({row.at for row in last}) > 1:  # no step is the last of all seeds
         return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")
-    rows = view.evidence.where(f"arm~{arm}", **place)
+    rows = view.evidence.where(f"arm~{arm}", **location)
     return level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
 
 

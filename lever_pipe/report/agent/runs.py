@@ -150,8 +150,8 @@ class AgentView:
     def compared(self, arm: str, mode: str) -> EvidenceRow | None:
         """Return the comparison of an arm with the reference arm at the primary endpoint in a decoding."""
         primary = self.config.evaluation.primary
-        place = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
-        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **place)
+        location = {"at": primary.checkpoint, "subset": primary.split, "mode": mode}
+        rows = self.evidence.where(f"arm~{arm}", primary.metric, against=f"arm~{self.reference}", **location)
         return rows[0] if rows else None
 
     @cached_property

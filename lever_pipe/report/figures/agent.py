@@ -64,10 +64,10 @@ def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
     figure, axes = style.panels(1, 2, height=4.0)
     for panel, metric in zip(axes, ("kl_end", "entropy_end"), strict=True):
         for index, arm in enumerate(arms):
-            place = view.find(f"arm~{arm}", metric)
+            location = view.find(f"arm~{arm}", metric)
             rows = {mode: view.find(f"arm~{arm}", "normalised_reward", **HELD_OUT, mode=mode) for mode in MODES}
-            if place is not None:
-                _pair(panel, place.value, rows, style.series_style(index), arm)
+            if location is not None:
+                _pair(panel, location.value, rows, style.series_style(index), arm)
         style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
@@ -87,8 +87,8 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
     style.zero_line(axes)
     is_drawn = False
     for index, mode in enumerate(MODES):
-        place = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
-        rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **place) for arm in names]
+        location = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
+        rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **location) for arm in names]
         if all(rows):
             marks = [(arm, row[0], style.series_style(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
@@ -134,17 +134,17 @@ def published(view: AgentView, translator: Translator) -> Figure | None:
 
 
 def _pair(
-    axes: Axes, place: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
+    axes: Axes, location: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
 ) -> None:
     """Draw an arm's scores above each other: filled where sampled, open where greedy, joined by a line."""
     measured = {mode: row for mode, row in rows.items() if row is not None}
     axes.plot(
-        [place] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4
+        [location] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4
     )
     for mode, row in measured.items():
         low, high = style.ends(row)
         axes.errorbar(
-            [place],
+            [location],
             [100 * row.value],
             yerr=[[100 * low], [100 * high]],
             color=series_style.color,

@@ -230,13 +230,16 @@ def _paired(
     offset: float,
 ) -> None:
     gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
-    points = {place: values for place, values in gains.items() if values}
+    points = {location: values for location, values in gains.items() if values}
     style.line(
-        axes, {place: math.fsum(values) / len(values) for place, values in points.items()}, series_style, name=name
+        axes,
+        {location: math.fsum(values) / len(values) for location, values in points.items()},
+        series_style,
+        name=name,
     )
-    for place, values in points.items():
+    for location, values in points.items():
         axes.plot(
-            [place] * len(values), values, series_style.marker, color=series_style.color, markersize=3.5, alpha=0.7
+            [location] * len(values), values, series_style.marker, color=series_style.color, markersize=3.5, alpha=0.7
         )
 
 

@@ -75,7 +75,7 @@ class CellRow(NamedTuple):
     """Of the way from random to the oracle of the same setting; empty where these are not evaluated or alike."""
 
 
-class Place(NamedTuple):
+class GridCell(NamedTuple):
     """Name of a group within a data set, by its parts."""
 
     sampler: str
@@ -83,7 +83,7 @@ class Place(NamedTuple):
     policy: PolicyName
 
     @classmethod
-    def parse(cls, group: str) -> Place:
+    def parse(cls, group: str) -> GridCell:
         """Return the parts of a group's name."""
         sampler, lvlm, policy = group.split("/", 2)
         return cls(sampler.removeprefix("sampler~"), lvlm.removeprefix("lvlm~"), PolicyName.parse(policy))
@@ -117,43 +117,53 @@ def compare_cells(
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
         prompts = {group_of(name): cell.training_prompts for name, (cell, _) in zip(names, evaluated, strict=True)}
         rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)
-        families = families_of(list(map(Place.parse, groups)), config, data)
+        families = families_of(list(map(GridCell.parse, groups)), config, data)
         compared[data] = estimates.comparisons(groups, families, draws)
     return rows, compared
 
 
-def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
+def families_of(grid_cells: Sequence[GridCell], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
     """Return the families of a data set at the largest sample count and the mean over shots."""
     first, chance = config.evaluated[0].sampler, PolicyName.parse(RANDOM)
-    references = [place for place in places if place.policy.kind == BASELINE]
-    offered = [place for place in places if place.policy.items]
-    learned = [place for place in places if place not in (*references, *offered)]
-    trained = [place for place in places if place.policy.preset and place.policy == place.policy.home]
-    away = [place for place in places if place.policy.origin]
+    references = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == BASELINE]
+    offered = [grid_cell for grid_cell in grid_cells if grid_cell.policy.items]
+    learned = [grid_cell for grid_cell in grid_cells if grid_cell not in (*references, *offered)]
+    trained = [
+        grid_cell for grid_cell in grid_cells if grid_cell.policy.preset and grid_cell.policy == grid_cell.policy.home
+    ]
+    away = [grid_cell for grid_cell in grid_cells if grid_cell.policy.origin]
 
-    def with_other(chosen: Sequence[Place], other: Callable[[Place], Place]) -> Pairs:
+    def with_other(chosen: Sequence[GridCell], other: Callable[[GridCell], GridCell]) -> Pairs:
         return tuple(
-            (str(place), str(other(place))) for place in chosen if other(place) in places and other(place) != place
+            (str(grid_cell), str(other(grid_cell)))
+            for grid_cell in chosen
+            if other(grid_cell) in grid_cells and other(grid_cell) != grid_cell
         )
 
-    def with_random(place: Place) -> Place:
-        return place._replace(policy=chance)
+    def with_random(grid_cell: GridCell) -> GridCell:
+        return grid_cell._replace(policy=chance)
 
-    def from_first(place: Place) -> Place:
-        return place._replace(sampler=first)
+    def from_first(grid_cell: GridCell) -> GridCell:
+        return grid_cell._replace(sampler=first)
 
-    def at_home(place: Place) -> Place:
-        return place._replace(policy=place.policy.home)
+    def at_home(grid_cell: GridCell) -> GridCell:
+        return grid_cell._replace(policy=grid_cell.policy.home)
 
     comparisons = [
-        (OWN_BASELINES, tuple(_own_with_baselines(places, references))),
+        (OWN_BASELINES, tuple(_own_with_baselines(grid_cells, references))),
         (AGAINST_RANDOM, with_other(learned, with_random)),
         (BASELINE_FAMILY, with_other(references, with_random)),
-        (SAMPLERS, with_other([place for place in places if place not in offered and _reads_pools(place)], from_first)),
+        (
+            SAMPLERS,
+            with_other(
+                [grid_cell for grid_cell in grid_cells if grid_cell not in offered and _reads_pools(grid_cell)],
+                from_first,
+            ),
+        ),
         (ITEM_SAMPLERS, with_other(offered, from_first)),
         (AIMS, tuple(_with_earlier_objectives(trained))),
         (SELECTORS, tuple(_with_reference(trained, config.reference))),
-        (OWNS, tuple(_own_with_reference(places, trained, config.reference))),
+        (OWNS, tuple(_own_with_reference(grid_cells, trained, config.reference))),
         (TRANSFERS, with_other(away, at_home)),
         (ITEMS, with_other(offered, at_home)),
     ]
@@ -164,33 +174,37 @@ def families_of(places: Sequence[Place], config: CompareCellsConfig, data: str) 
     ]
 
 
-def _reads_pools(place: Place) -> bool:
+def _reads_pools(grid_cell: GridCell) -> bool:
     """Return whether a sampler can matter to a policy; a file of a user's own is the same with each."""
-    return str(place.policy) not in ("baseline/zero_shot", "baseline/random_all") and place.policy.kind != OWN
+    return str(grid_cell.policy) not in ("baseline/zero_shot", "baseline/random_all") and grid_cell.policy.kind != OWN
 
 
-def _with_earlier_objectives(trained: Sequence[Place]) -> Iterator[tuple[str, str]]:
-    for left, right in product([place for place in trained if place.policy.kind in OBJECTIVES], repeat=2):
+def _with_earlier_objectives(trained: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
+    for left, right in product([grid_cell for grid_cell in trained if grid_cell.policy.kind in OBJECTIVES], repeat=2):
         is_same = (left.setting, left.policy.preset) == (right.setting, right.policy.preset)
         if is_same and right.policy.kind in OBJECTIVES[: OBJECTIVES.index(left.policy.kind)]:
             yield str(left), str(right)
 
 
-def _with_reference(trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
+def _with_reference(trained: Sequence[GridCell], reference: str) -> Iterator[tuple[str, str]]:
     references = {
-        (place.setting, place.policy.kind, place.policy.beta): str(place)
-        for place in trained
-        if place.policy.preset == reference
+        (grid_cell.setting, grid_cell.policy.kind, grid_cell.policy.beta): str(grid_cell)
+        for grid_cell in trained
+        if grid_cell.policy.preset == reference
     }
-    for place in trained:
-        reference_cell = references.get((place.setting, place.policy.kind, place.policy.beta))
-        if reference_cell is not None and place.policy.preset != reference:
-            yield str(place), reference_cell
+    for grid_cell in trained:
+        reference_cell = references.get((grid_cell.setting, grid_cell.policy.kind, grid_cell.policy.beta))
+        if reference_cell is not None and grid_cell.policy.preset != reference:
+            yield str(grid_cell), reference_cell
 
 
-def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], reference: str) -> Iterator[tuple[str, str]]:
-    references = [place for place in trained if place.policy.preset == reference]  # none where no arm is the reference
-    owns = [place for place in places if place.policy.kind == OWN]
+def _own_with_reference(
+    grid_cells: Sequence[GridCell], trained: Sequence[GridCell], reference: str
+) -> Iterator[tuple[str, str]]:
+    references = [
+        grid_cell for grid_cell in trained if grid_cell.policy.preset == reference
+    ]  # none where no arm is the reference
+    owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
     yield from (
         (str(own), str(reference_cell))
         for own, reference_cell in product(owns, references)
@@ -198,14 +212,14 @@ def _own_with_reference(places: Sequence[Place], trained: Sequence[Place], refer
     )
 
 
-def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> Iterator[tuple[str, str]]:
+def _own_with_baselines(grid_cells: Sequence[GridCell], baselines: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
     """Yield the pairs with every baseline of the setting, RICES first.
 
     `AGAINST_RANDOM` has random selection; the oracle reads the query's annotations.
     """
-    usual = [place for place in baselines if str(place.policy) not in (RANDOM, ORACLE)]
-    usual.sort(key=lambda place: str(place.policy) != RICES)
-    owns = [place for place in places if place.policy.kind == OWN]
+    usual = [grid_cell for grid_cell in baselines if str(grid_cell.policy) not in (RANDOM, ORACLE)]
+    usual.sort(key=lambda grid_cell: str(grid_cell.policy) != RICES)
+    owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
     yield from (
         (str(own), str(reference_cell))
         for own, reference_cell in product(owns, usual)
@@ -216,17 +230,17 @@ def _own_with_baselines(places: Sequence[Place], baselines: Sequence[Place]) -> 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
     accuracy = {(row.group, row.samples, row.shots): row.accuracy for row in rows}
     for row in rows:
-        place = Place.parse(row.group)
+        grid_cell = GridCell.parse(row.group)
         chance, best = (
-            accuracy.get((f"{place.setting}/{reference_cell}", row.samples, row.shots))
+            accuracy.get((f"{grid_cell.setting}/{reference_cell}", row.samples, row.shots))
             for reference_cell in (RANDOM, ORACLE)
         )
         is_known = chance is not None and best is not None and best > chance
-        policy = place.policy
+        policy = grid_cell.policy
         yield CellRow(
             data=data,
-            sampler=place.sampler,
-            lvlm=place.lvlm,
+            sampler=grid_cell.sampler,
+            lvlm=grid_cell.lvlm,
             selector=policy.preset or policy.variant,
             objective=policy.kind,
             trained_on=(policy.origin or data) if policy.preset else "",

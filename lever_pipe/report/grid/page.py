@@ -11,7 +11,7 @@ from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
 from lever_pipe.experiment.stage_configs import MissingCell
 from lever_pipe.report.cells import Cell, Estimate, p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
-from lever_pipe.report.grid.cells import AGAINST_RANDOM, BASELINE_FAMILY, OWN_BASELINES, QUESTIONS, RICES, Place
+from lever_pipe.report.grid.cells import AGAINST_RANDOM, BASELINE_FAMILY, OWN_BASELINES, QUESTIONS, RICES, GridCell
 from lever_pipe.report.grid.map import Mark
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
@@ -35,18 +35,20 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
     """Return every cell's distance from random in its setting, best row first; panels and samplers in their order."""
     against = compared[compared["family"].str.startswith((AGAINST_RANDOM, BASELINE_FAMILY))]
     ceilings = {
-        (row.data, Place.parse(row.left).setting): row.difference
+        (row.data, GridCell.parse(row.left).setting): row.difference
         for row in lines_of(against)
-        if str(Place.parse(row.left).policy) == ORACLE
+        if str(GridCell.parse(row.left).policy) == ORACLE
     }
     drawn = []
     for row in lines_of(against):
-        place = Place.parse(row.left)
-        if str(place.policy) == ORACLE:
+        grid_cell = GridCell.parse(row.left)
+        if str(grid_cell.policy) == ORACLE:
             continue
-        ceiling = ceilings.get((row.data, place.setting))
-        panel = f"{row.data}, answered by {place.lvlm}"
-        drawn.append(Mark(panel, called(str(place.policy)), place.sampler, row.difference, row.low, row.high, ceiling))
+        ceiling = ceilings.get((row.data, grid_cell.setting))
+        panel = f"{row.data}, answered by {grid_cell.lvlm}"
+        drawn.append(
+            Mark(panel, called(str(grid_cell.policy)), grid_cell.sampler, row.difference, row.low, row.high, ceiling)
+        )
     panels, samplers = (
         list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in drawn), strict=True)
     )
@@ -70,7 +72,7 @@ def from_baselines(compared: pd.DataFrame) -> list[dict[str, Any]]:
     A single comparison with RICES also has its numbers, as `row`.
     """
     rows, selectors = _family(compared, OWN_BASELINES), list[dict[str, Any]]()
-    owns, baselines = (rows[side].map(lambda group: str(Place.parse(group).policy)) for side in ("left", "right"))
+    owns, baselines = (rows[side].map(lambda group: str(GridCell.parse(group).policy)) for side in ("left", "right"))
     for own in owns.unique():
         rices, others = rows[(owns == own) & (baselines == RICES)], rows[(owns == own) & (baselines != RICES)]
         single = _compared(next(lines_of(rices))) if len(rices) == 1 else None
@@ -170,8 +172,8 @@ def left_out(missing: Sequence[MissingCell]) -> Table:
 
 def _cell(row: Any) -> Row:
     accuracy = Estimate(row.accuracy, 1, low=row.low, high=row.high)
-    places = {"Data set": row.data, "Pools": row.sampler, "LVLM": row.lvlm}
-    return {"Policy": called(row.policy), **places, "Accuracy": accuracy}
+    grid_cells = {"Data set": row.data, "Pools": row.sampler, "LVLM": row.lvlm}
+    return {"Policy": called(row.policy), **grid_cells, "Accuracy": accuracy}
 
 
 def _share(row: Any) -> Cell:
@@ -179,7 +181,7 @@ def _share(row: Any) -> Cell:
 
 
 def _compared(row: Any) -> Row:
-    left, right = Place.parse(row.left), Place.parse(row.right)
+    left, right = GridCell.parse(row.left), GridCell.parse(row.right)
     is_tested = not pd.isna(row.p_holm)
     return {
         "Left − right": " − ".join(dict.fromkeys(called(str(side.policy)) for side in (left, right))),

@@ -37,7 +37,7 @@ _ROUNDING = 1e-6
 """Two orders of summing some hundred rewards in float64 or float32 means."""
 
 
-class EvaluationPlace(NamedTuple):
+class EvaluationPoint(NamedTuple):
     """Which evaluation a row belongs to."""
 
     split: str
@@ -109,10 +109,10 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScore
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
     policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, played)
-    faults, both = list(_episode_faults(policy)), {EvaluationPlace(TEST, mode, "last", 0) for mode in MODES}
-    places, is_start = {place for place in map(_place, rows) if place.mode in MODES}, name == START_ARM
-    if places != both if is_start else not places or places - both:
-        faults.append(f"evaluations of {', '.join(str(tuple(_place(row))) for row in rows) or 'nothing'}")
+    faults, both = list(_episode_faults(policy)), {EvaluationPoint(TEST, mode, "last", 0) for mode in MODES}
+    locations, is_start = {location for location in map(_location, rows) if location.mode in MODES}, name == START_ARM
+    if locations != both if is_start else not locations or locations - both:
+        faults.append(f"evaluations of {', '.join(str(tuple(_location(row))) for row in rows) or 'nothing'}")
     if faults:
         raise RecordError(
             f"{evaluations}: expected the {'start policy' if is_start else f'served agent {name!r}'} on held-out tasks",
@@ -133,24 +133,24 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
 def evaluation_lines(files: EpisodeScores) -> Iterator[Line]:
     """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
     ceilings = _ceilings(files.episodes)
-    places: set[tuple[int, str, str]] = set()
+    locations: set[tuple[int, str, str]] = set()
     for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
-        place = (row.step, row.split, row.mode)
-        if place in places:
+        location = (row.step, row.split, row.mode)
+        if location in locations:
             continue
-        places.add(place)
+        locations.add(location)
         counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
-        ceiling = {CEILING: ceilings[_place(row)]} if _place(row) in ceilings else {}
+        ceiling = {CEILING: ceilings[_location(row)]} if _location(row) in ceilings else {}
         for metric, value in (row.values | counts | ceiling).items():
-            yield (files.run.arm, files.run.seed, *place, metric, value)
+            yield (files.run.arm, files.run.seed, *location, metric, value)
 
 
 def episode_lines(files: EpisodeScores) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
-        place = (row.step, row.split, row.mode, row.checkpoint, row.task_id, row.sample)
+        location = (row.step, row.split, row.mode, row.checkpoint, row.task_id, row.sample)
         numbers = (math.fsum(row.rewards), row.ceiling, len(row.rewards), row.end, row.n_agent_tokens)
-        yield (files.run.arm, files.run.seed, *place, *numbers)
+        yield (files.run.arm, files.run.seed, *location, *numbers)
 
 
 def run_line(files: RunFiles) -> Line:
@@ -198,11 +198,11 @@ def _evaluation_faults(files: RunFiles) -> Iterator[str]:
 
 
 def _episode_faults(files: EpisodeScores) -> Iterator[str]:
-    episodes: dict[EvaluationPlace, list[EpisodeRow]] = {}
+    episodes: dict[EvaluationPoint, list[EpisodeRow]] = {}
     for row in files.episodes:
-        episodes.setdefault(_place(row), []).append(row)
+        episodes.setdefault(_location(row), []).append(row)
     for evaluation in files.evaluations:
-        count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_place(evaluation), [])
+        count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_location(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
         if len(rows) != count:
             yield f"{len(rows)} of {count} episodes of {where}"
@@ -215,16 +215,16 @@ def _episode_faults(files: EpisodeScores) -> Iterator[str]:
         yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
-def _place(row: EvaluationRow | EpisodeRow) -> EvaluationPlace:
-    return EvaluationPlace(row.split, row.mode, row.checkpoint, row.step)
+def _location(row: EvaluationRow | EpisodeRow) -> EvaluationPoint:
+    return EvaluationPoint(row.split, row.mode, row.checkpoint, row.step)
 
 
-def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPlace, float]:
+def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, float]:
     """Return by evaluation the mean ceiling of the tasks with a sound episode."""
-    means: dict[EvaluationPlace, float] = {}
-    for place, by_evaluation in groupby(sorted(episodes, key=_place), key=_place):
+    means: dict[EvaluationPoint, float] = {}
+    for location, by_evaluation in groupby(sorted(episodes, key=_location), key=_location):
         ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
-        means[place] = math.fsum(ceilings.values()) / len(ceilings)
+        means[location] = math.fsum(ceilings.values()) / len(ceilings)
     return means
 
 

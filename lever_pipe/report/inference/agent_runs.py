@@ -14,7 +14,7 @@ import pandas as pd
 from lever_pipe.base.errors import RecordError
 
 CURVES_COLUMNS = ("arm", "seed", "step", "split", "mode", "metric", "value")
-PLACE = ("arm", "seed", "split", "mode", "checkpoint", "step")
+LOCATION = ("arm", "seed", "split", "mode", "checkpoint", "step")
 """Which evaluation of which run."""
 EPISODES_COLUMNS = (
     *("arm", "seed", "step", "split", "mode", "checkpoint", "task_id", "sample"),

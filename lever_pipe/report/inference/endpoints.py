@@ -104,16 +104,16 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         rows += [row for name, values in others for row in _run_rows(context, arm, name, values)]
     for metric in METRICS:
         blocks = {
-            place: [run.values[metric] for run in runs]
-            for place, runs in over_tasks.items()
-            if taken_apart(rows[place].endpoint)["metric"] == metric
+            location: [run.values[metric] for run in runs]
+            for location, runs in over_tasks.items()
+            if taken_apart(rows[location].endpoint)["metric"] == metric
         }
         intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
-        for (place, block), interval in zip(blocks.items(), intervals, strict=True):
+        for (location, block), interval in zip(blocks.items(), intervals, strict=True):
             if metric == REWARD:
-                least, ceiling = min(float(values.min()) for values in block), over_tasks[place][0].ceiling
+                least, ceiling = min(float(values.min()) for values in block), over_tasks[location][0].ceiling
                 interval = within_ceiling(interval, least, ceiling)
-            rows[place] = rows[place]._replace(value=interval.value, low=interval.low, high=interval.high)
+            rows[location] = rows[location]._replace(value=interval.value, low=interval.low, high=interval.high)
     return rows
 
 
@@ -130,10 +130,10 @@ def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_sha
     blocks = [np.stack(by_seed)[:, :, None] for by_seed in values]
     results = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
     for n in {block.shape[1] for block in blocks} - {1}:
-        places = [place for place, block in enumerate(blocks) if block.shape[1] == n]
-        intervals = means([blocks[place] for place in places], draws, n, are_shares=are_shares)
-        for place, interval in zip(places, intervals, strict=True):
-            results[place] = interval
+        locations = [location for location, block in enumerate(blocks) if block.shape[1] == n]
+        intervals = means([blocks[location] for location in locations], draws, n, are_shares=are_shares)
+        for location, interval in zip(locations, intervals, strict=True):
+            results[location] = interval
     return results
 
 

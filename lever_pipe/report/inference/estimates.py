@@ -253,9 +253,9 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
     results = [(math.nan, "")] * len(p_values)
     suffix = OF_ONE_RUN if len(set(are_one_run)) > 1 else ""
     for is_one_run in (False, True):
-        places = [i for i, p in enumerate(p_values) if are_one_run[i] == is_one_run and not math.isnan(p)]
-        for place, p in zip(places, holm([p_values[place] for place in places]), strict=True):
-            results[place] = float(p), suffix if is_one_run else ""
+        locations = [i for i, p in enumerate(p_values) if are_one_run[i] == is_one_run and not math.isnan(p)]
+        for location, p in zip(locations, holm([p_values[location] for location in locations]), strict=True):
+            results[location] = float(p), suffix if is_one_run else ""
     return results
 
 
@@ -305,9 +305,9 @@ def _adjusted(rows: Sequence[ComparisonRow], families: Sequence[ComparisonFamily
     together = {family.name: family.adjusted_with for family in families}
     results = list(rows)
     for name in dict.fromkeys(together.values()):
-        places = [place for place, row in enumerate(rows) if together[row.family] == name]
-        of_family = [rows[place] for place in places]
+        locations = [location for location, row in enumerate(rows) if together[row.family] == name]
+        of_family = [rows[location] for location in locations]
         p_holm = adjusted([row.p for row in of_family], [row.n_runs == 1 for row in of_family])
-        for place, (p, suffix) in zip(places, p_holm, strict=True):
-            results[place] = rows[place]._replace(family=rows[place].family + suffix, p_holm=p)
+        for location, (p, suffix) in zip(locations, p_holm, strict=True):
+            results[location] = rows[location]._replace(family=rows[location].family + suffix, p_holm=p)
     return results

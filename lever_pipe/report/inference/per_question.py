@@ -50,13 +50,15 @@ class GroupScores:
 
     def at(self, columns: Sequence[str]) -> GroupScores:
         """Return the same runs at these columns, at all of them where none is named."""
-        places = [self.columns.index(column) for column in columns or self.columns]
-        return replace(self, columns=tuple(self.columns[k] for k in places), accuracies=self.accuracies[..., places])
+        locations = [self.columns.index(column) for column in columns or self.columns]
+        return replace(
+            self, columns=tuple(self.columns[k] for k in locations), accuracies=self.accuracies[..., locations]
+        )
 
     def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
         """Return the runs of these seeds, in their order."""
-        places = [self.seeds.index(seed) for seed in seeds]
-        return replace(self, runs=tuple(self.runs[run] for run in places), accuracies=self.accuracies[places])
+        locations = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[run] for run in locations), accuracies=self.accuracies[locations])
 
     def shares_seeds_with(self, other: GroupScores) -> bool:
         """Return whether run s of both groups has the same seed, or is the same draw of one baseline, for every s."""

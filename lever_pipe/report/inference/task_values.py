@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.records import UNSOUND
-from lever_pipe.report.inference.agent_runs import CEILING, EPISODES_COLUMNS, PLACE, TEST, VAL, read_columns
+from lever_pipe.report.inference.agent_runs import CEILING, EPISODES_COLUMNS, LOCATION, TEST, VAL, read_columns
 
 log = logging.getLogger(__name__)
 Array = NDArray[np.float64]
 CURRENT, LAST, BEST = "current", "last", "best"
 REWARD, NORMALISED = "reward", "normalised_reward"
 METRICS = (REWARD, NORMALISED)
-Place = tuple[str, int, str, str, str, int]
-"""One evaluation of one run, as `PLACE` says."""
+Location = tuple[str, int, str, str, str, int]
+"""One evaluation of one run, as `LOCATION` says."""
 
 
 class TaskMeans(NamedTuple):
@@ -45,7 +45,7 @@ class EvaluatedEpisodes:
     rows: pd.DataFrame
 
     @cached_property
-    def means(self) -> Mapping[Place, TaskMeans]:
+    def means(self) -> Mapping[Location, TaskMeans]:
         """Return the evaluations by place, without tasks that one evaluation of their split has lost.
 
         A task is lost where the simulated user has ended all its episodes; without it in every evaluation, all pair.
@@ -56,11 +56,13 @@ class EvaluatedEpisodes:
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[CEILING]})
         n_rollouts = _rollouts(rows)
-        means: dict[Place, TaskMeans] = {}
-        for place, frame in _by_place(_without_lost(rows).groupby([*PLACE, "task_id"])[[*METRICS, CEILING]].mean()):
+        means: dict[Location, TaskMeans] = {}
+        for location, frame in _by_location(
+            _without_lost(rows).groupby([*LOCATION, "task_id"])[[*METRICS, CEILING]].mean()
+        ):
             tasks = tuple(frame.index.get_level_values("task_id"))
             values = {metric: frame[metric].to_numpy(dtype=np.float64) for metric in METRICS}
-            means[place] = TaskMeans(tasks, values, n_rollouts[place], float(frame[CEILING].mean()))
+            means[location] = TaskMeans(tasks, values, n_rollouts[location], float(frame[CEILING].mean()))
         return means
 
     def without(self, arms: Collection[str]) -> EvaluatedEpisodes:
@@ -69,8 +71,8 @@ class EvaluatedEpisodes:
 
     def held_out(self, arm: str, seed: int, mode: str, checkpoint: str) -> TaskMeans | None:
         """Return the evaluation of a checkpoint on held-out tasks."""
-        places = (place for place in self.means if place[:5] == (arm, seed, TEST, mode, checkpoint))
-        return next((self.means[place] for place in places), None)
+        locations = (location for location in self.means if location[:5] == (arm, seed, TEST, mode, checkpoint))
+        return next((self.means[location] for location in locations), None)
 
     def validation(self, arm: str, seed: int, mode: str, step: int) -> TaskMeans | None:
         """Return a validation at a step."""
@@ -86,28 +88,28 @@ def read_episodes(path: Path) -> EvaluatedEpisodes:
     return EvaluatedEpisodes(read_columns(path, EPISODES_COLUMNS))
 
 
-def _by_place(frame: Any) -> Iterator[tuple[Place, Any]]:
+def _by_location(frame: Any) -> Iterator[tuple[Location, Any]]:
     """Yield what belongs to each evaluation, of something whose index begins with its place."""
-    for (arm, seed, split, mode, checkpoint, step), part in frame.groupby(level=list(PLACE)):
+    for (arm, seed, split, mode, checkpoint, step), part in frame.groupby(level=list(LOCATION)):
         yield (arm, int(seed), split, mode, checkpoint, int(step)), part
 
 
-def _rollouts(rows: pd.DataFrame) -> dict[Place, int]:
+def _rollouts(rows: pd.DataFrame) -> dict[Location, int]:
     """Return how many rollouts of each task every evaluation has played.
 
     Raises:
         RecordError: tasks with different numbers of them, or other tasks than the split has elsewhere.
     """
-    rollouts: dict[Place, int] = {}
-    first: dict[str, tuple[Place, list[str]]] = {}
-    for place, counts in _by_place(rows.groupby([*PLACE, "task_id"]).size()):
+    rollouts: dict[Location, int] = {}
+    first: dict[str, tuple[Location, list[str]]] = {}
+    for location, counts in _by_location(rows.groupby([*LOCATION, "task_id"]).size()):
         if counts.min() < counts.max():
-            raise _fault(place, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
+            raise _fault(location, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
         tasks = list(counts.index.get_level_values("task_id"))
-        other, expected = first.setdefault(place[2], (place, tasks))
+        other, expected = first.setdefault(location[2], (location, tasks))
         if tasks != expected:
-            raise _fault(place, f"the {len(expected)} tasks of {other}", f"{len(tasks)} others")
-        rollouts[place] = int(counts.min())
+            raise _fault(location, f"the {len(expected)} tasks of {other}", f"{len(tasks)} others")
+        rollouts[location] = int(counts.min())
     return rollouts
 
 
@@ -120,8 +122,8 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
     sound, parts = rows[~rows["end"].isin(UNSOUND)], []
     for split, played in rows.groupby("split"):
         episodes = sound[sound["split"] == split]
-        n_evaluations, n_tasks = (len(played.drop_duplicates(names)) for names in (list(PLACE), ["task_id"]))
-        times = episodes.drop_duplicates([*PLACE, "task_id"])["task_id"].value_counts()
+        n_evaluations, n_tasks = (len(played.drop_duplicates(names)) for names in (list(LOCATION), ["task_id"]))
+        times = episodes.drop_duplicates([*LOCATION, "task_id"])["task_id"].value_counts()
         whole = times.index[times == n_evaluations]
         if not len(whole):
             raise RecordError(
@@ -136,5 +138,5 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts) if parts else sound
 
 
-def _fault(place: Place, expected: str, found: str) -> RecordError:
-    return RecordError(f"episodes.csv, {place}: expected {expected}", found=found, do="Evaluate all runs alike.")
+def _fault(location: Location, expected: str, found: str) -> RecordError:
+    return RecordError(f"episodes.csv, {location}: expected {expected}", found=found, do="Evaluate all runs alike.")

@@ -73,8 +73,8 @@ class DocumentView:
             return level(self.context.accuracy(self.group(beta, epoch), shots, self.context.document_samples), DIGITS)
         if shots == MEAN:
             return average([self.accuracy(beta, epoch, k) for k in self.context.shots], DIGITS)
-        place = {"samples": self.context.document_samples, "shots": shots}
-        return level(quoted(self.context.evidence, FILES["002"], beta, epoch, "accuracy", **place), DIGITS)
+        location = {"samples": self.context.document_samples, "shots": shots}
+        return level(quoted(self.context.evidence, FILES["002"], beta, epoch, "accuracy", **location), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
         """Return a difference of accuracies, of ours with its interval."""

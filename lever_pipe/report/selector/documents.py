@@ -111,8 +111,10 @@ def _document_000(context: ReportContext) -> Iterator[Table]:
         ours = [_statistics(_curve(context, metric, runs[beta]), digits) for beta in betas]
         published = [_published_statistics(context, metric, beta) for beta in betas]
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
-            places = 2 if name == "Change" else digits
-            left, right = (_with_difference(heads, [s.get(name) for s in side], places) for side in (ours, published))
+            locations = 2 if name == "Change" else digits
+            left, right = (
+                _with_difference(heads, [s.get(name) for s in side], locations) for side in (ours, published)
+            )
             rows += paired_columns({"Metric": called, "Statistic": name}, left, right, policies)
     says = {
         "epochs": max(max(run) for run in runs.values()),
@@ -269,8 +271,8 @@ def _accuracies_001(context: ReportContext, epoch: int) -> Table:
     rows: list[Row] = []
     for beta, _ in _evaluated(context, BETAS_001, (epoch,)):
         group, (ours, published) = context.grpo(beta, epoch), _accuracies(context, files, beta, epoch, samples)
-        place = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
-        row = context.evidence.find(group, "accuracy", against=context.grpo(reference, epoch), **place)
+        location = {"subset": "prefix", "samples": samples, "shots": MEAN, "family": f"document-001/epoch~{epoch}"}
+        row = context.evidence.find(group, "accuracy", against=context.grpo(reference, epoch), **location)
         mean, less = _average(published), message("vs {reference}", reference=reference)
         further = {"Average": level(context.accuracy(group, samples=samples)), less: gap(row), "Holm p": holm(row)}
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)

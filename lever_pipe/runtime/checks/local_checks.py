@@ -184,13 +184,17 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
     """Yield whether each file system takes files and has room; without that of the ledger, a run keeps no answers."""
     seen = set()
     for folder in (*folders, *([ledger] if ledger else [])):
-        place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if (device := (place.stat().st_dev, os.access(place, os.W_OK))) in seen:
+        location = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
         seen.add(device)
-        free, check, do = shutil.disk_usage(place).free, f"disk of {folder}", "Lay results or store.folder elsewhere."
+        free, check, do = (
+            shutil.disk_usage(location).free,
+            f"disk of {folder}",
+            "Lay results or store.folder elsewhere.",
+        )
         try:
-            with tempfile.TemporaryFile(dir=place):
+            with tempfile.TemporaryFile(dir=location):
                 pass
         except OSError as refusal:
             yield fault(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
@@ -249,10 +253,10 @@ def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
 
 
 def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) -> Iterator[Outcome]:
-    places = {kind: folder / name for kind, name in settings.files.model_dump().items()}
+    locations = {kind: folder / name for kind, name in settings.files.model_dump().items()}
     results: dict[str, ReadResult] = {}
     for split, read in (("train", read_train), ("eval", read_queries)):
-        files = VqaFilePaths(*(places[f"{split}_{kind}"] for kind in ("questions", "annotations", "images")))
+        files = VqaFilePaths(*(locations[f"{split}_{kind}"] for kind in ("questions", "annotations", "images")))
         try:
             results[split] = read(files, settings)
         except LeverPipeError as refusal:
@@ -265,12 +269,12 @@ def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) ->
             yield ok(f"{key}, {split}: {files.questions}", counts)
     if "train" in results:
         n_train = len(results["train"].examples)
-        for place, text in experiment.too_large_for(key, "questions", n_train):
-            check, do = f"{key}, train: {places['train_questions']}", f"{dotted(place)} {text}"
+        for location, text in experiment.too_large_for(key, "questions", n_train):
+            check, do = f"{key}, train: {locations['train_questions']}", f"{dotted(location)} {text}"
             yield fault(check, "enough questions", found=str(n_train), do=do)
     if len(results) == 2:
         train, queries = (result.examples for result in results.values())
-        query_file, train_file = places["eval_questions"], places["train_questions"]
+        query_file, train_file = locations["eval_questions"], locations["train_questions"]
         check = f"{key}, both splits: {query_file}"
         try:
             shared = shared_questions(train, queries, settings, file=query_file, train_file=train_file)

@@ -83,10 +83,10 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
     """Return the places of the targets and of all planned jobs above them with their distance, nearest first."""
     distance = dict.fromkeys(targets, 0)
     queue = list(targets)
-    for place in queue:
-        for other in explained[place].follows:
+    for location in queue:
+        for other in explained[location].follows:
             if other not in distance:
-                distance[other] = distance[place] + 1
+                distance[other] = distance[location] + 1
                 queue.append(other)
     return sorted(distance.items(), key=lambda item: (item[1], item[0]))
 

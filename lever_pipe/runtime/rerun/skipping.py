@@ -196,13 +196,13 @@ class _Foreseen(Digests):
             FileNotFoundError: there is nothing, or nobody knows.
         """
         name = absolute(path)
-        for place in (name, *map(str, Path(name).parents)):
-            if place in self._later:
-                later = self._later[place]
+        for location in (name, *map(str, Path(name).parents)):
+            if location in self._later:
+                later = self._later[location]
                 if later is None:
                     raise FileNotFoundError(path)
                 kept, whole = later
-                return whole if name == place else self._now.of(kept / os.path.relpath(name, place))
+                return whole if name == location else self._now.of(kept / os.path.relpath(name, location))
         return self._now.of(path)
 
     def note(self, job: Job, work: Work) -> None:

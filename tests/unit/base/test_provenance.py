@@ -386,7 +386,7 @@ def test_each_class_of_the_configuration_is_code_of_the_stages_that_use_it_alone
     for stage, identity in IDENTITIES.items():
         code = {name for name in provenance.modules_of(stage) if name.rpartition(".")[0] in DECLARED}
         code = {name for name in code if name.rpartition(".")[2] in models}
-        modules = {place for name in provenance.modules_of(stage) for place in (name, name.rpartition(".")[0])}
+        modules = {location for name in provenance.modules_of(stage) for location in (name, name.rpartition(".")[0])}
         paths = [provenance.PACKAGE / f"{name.replace('.', '/')}.py" for name in modules - set(DECLARED)]
         named = models.keys() & {word for path in paths for word in words_in(path)}
         parts = held(identity.config) | {part for name in named for part in held(models[name])}

@@ -97,7 +97,7 @@ def test_however_rows_are_spread_the_merge_is_the_same(
     for home in {*homes}:
         write(
             folder / f"{home}.jsonl",
-            *(line(*part) for part, place in zip(order, homes, strict=True) if place == home),
+            *(line(*part) for part, location in zip(order, homes, strict=True) if location == home),
         )
     assert rows_of(folder) == TRUTH
     merged = merge(folder)

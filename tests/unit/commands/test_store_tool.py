@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from finished_work import a_store, kept, place_of, tree, weights_of
+from finished_work import a_store, entry_of, kept, tree, weights_of
 
 from lever_pipe.__main__ import main
 from lever_pipe.runtime.store import Store, bytes_of
@@ -19,7 +19,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     store = a_store(Path("kept/here"))
     for number in range(3):
         kept(store, tmp_path / str(number), number)
-        os.utime(place_of(store, number), (1e9 + number, 1e9 + number))
+        os.utime(entry_of(store, number), (1e9 + number, 1e9 + number))
     return store
 
 
@@ -39,7 +39,7 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
     assert table_of(capsys, "stats") == {
         "folder": "kept/here",
         "entries": "3",
-        "bytes": f"{sum(bytes_of(place_of(store, number)) for number in range(3)):,}",
+        "bytes": f"{sum(bytes_of(entry_of(store, number)) for number in range(3)):,}",
         "ledger_bytes": "1,234",
         "max_bytes": "500,000,000",
     }
@@ -60,12 +60,12 @@ def test_verify_tells_one_line_a_fault_and_gc_removes_it(store: Store, capsys: p
 
 
 def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    limit = 2 * bytes_of(place_of(store, 0))
+    limit = 2 * bytes_of(entry_of(store, 0))
     for max_gb, removed, entries in ((0.5, 0, 3), (limit / 1e9, 1, 2), (1e-9, 2, 0)):
         Path("config.yaml").write_text(f"store: {{folder: kept/here, max_gb: {max_gb:.12f}}}\n")
         found = table_of(capsys, "gc")
         assert (found["removed"], found["entries"]) == (str(removed), str(entries))
-        assert entries < 2 or place_of(store, 2).exists()  # used last
+        assert entries < 2 or entry_of(store, 2).exists()  # used last
 
 
 def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -248,8 +248,8 @@ def test_measured_values_stand_in_their_files() -> None:
 
 def test_makers_come_after_what_they_made_and_are_told_by_place() -> None:
     steps = back("overview:2:Shot 1").steps
-    for place, step in enumerate(steps):
-        assert all(place < maker for maker in step.makers.values())
+    for location, step in enumerate(steps):
+        assert all(location < maker for maker in step.makers.values())
         for name, maker in step.makers.items():
             assert step.inputs[name] in steps[maker].artefact.paths.values()
     assert len({step.artefact.manifest for step in steps}) == len(steps), "each once"

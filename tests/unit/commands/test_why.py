@@ -238,8 +238,8 @@ class TestTool:
         ],
     )
     def test_a_target_has_many_names(self, plans: list[Sequence[str]], target: str) -> None:
-        found, places, made = why_tool.reasons(target, ["--config", "results=results"])
-        assert [found[place].job.outputs[0] for place in places] == [f"{GRPO}2/selector.safetensors"]
+        found, locations, made = why_tool.reasons(target, ["--config", "results=results"])
+        assert [found[location].job.outputs[0] for location in locations] == [f"{GRPO}2/selector.safetensors"]
         assert made == []
         assert plans == [["--config", "results=results"]]
 

@@ -181,8 +181,8 @@ def test_a_lost_system_message_stops_every_run(tmp_path: Path, template: str, fo
     save_tokenizer(tmp_path, template)
     model = {"intention": {"engine": "native", "model": {"folder": str(tmp_path), "codec": "hf"}}}
     experiment = parse_experiment({"studies": ["intention"], **model})
-    (place,) = [place for place in sizing.loaded(experiment) if place.key == local_checks.AGENT]
-    outcomes = local_checks.chat_templates(experiment, place, Path())
+    (location,) = [location for location in sizing.loaded(experiment) if location.key == local_checks.AGENT]
+    outcomes = local_checks.chat_templates(experiment, location, Path())
     assert [outcome.found for outcome in outcomes] == ([found] if found else [])
 
 

@@ -228,11 +228,11 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     assert len(double.requests) >= row.values["simulator_requests"]
 
 
-def _train(place: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
+def _train(location: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
     config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
-    train_here(place / "run", config, tasks=place, start=start, connection=Connection(base_url=double.url))
-    (row,) = read_run(place / "run").metrics
+    train_here(location / "run", config, tasks=location, start=start, connection=Connection(base_url=double.url))
+    (row,) = read_run(location / "run").metrics
     return row
 
 

@@ -68,11 +68,11 @@ def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(made: Spl
 def test_an_embedded_task_hides_some_slots_and_states_the_others(made: Splits) -> None:
     for task in (*made.train, *made.val, *made.test):
         words = task.task.split()
-        place = words.index(task.category) + 1
+        location = words.index(task.category) + 1
         assert words[:2] == ["task", ":"]
         assert words[-1] == "."
-        assert words[place:-1:3] == [","] * (len(words[place:-1]) // 3)
-        stated, values = words[place + 1 : -1 : 3], [*words[2 : place - 1], *words[place + 2 : -1 : 3]]
+        assert words[location:-1:3] == [","] * (len(words[location:-1]) // 3)
+        stated, values = words[location + 1 : -1 : 3], [*words[2 : location - 1], *words[location + 2 : -1 : 3]]
         hidden = [d.description for d in task.missing_details]
         relevant = RELEVANT[task.category]
         assert len(values) == 3

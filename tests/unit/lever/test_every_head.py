@@ -175,9 +175,9 @@ def test_draws_have_the_enumerated_probabilities(head: str) -> None:
     assert float(expected.sum()) == pytest.approx(n, rel=1e-6)
     found = draw(module, encoded, gumbel((1, n, 3, outcomes), torch_generator(5)))[0].tolist()
     counts = torch.tensor([0.0] * len(every))
-    place = {selection: i for i, selection in enumerate(every)}
+    location = {selection: i for i, selection in enumerate(every)}
     for selection in found:
-        counts[place[tuple(selection)]] += 1
+        counts[location[tuple(selection)]] += 1
     enough = expected > 5  # where the chi-square law holds
     assert int(enough.sum()) > 4
     distance = float(((counts - expected) ** 2 / expected)[enough].sum())
@@ -225,8 +225,8 @@ def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(netw
     rows, steps = choose(base, table(), queries, pools, 3), list[float]()
     for pool, row in zip(pools, rows, strict=True):
         names = list(pool.candidates)
-        places = [names.index(i) for i in row.demonstrations]
-        of_policy, of_base = (list(outcomes_of(module, queries, pool, places)) for module in (policy, base))
+        locations = [names.index(i) for i in row.demonstrations]
+        of_policy, of_base = (list(outcomes_of(module, queries, pool, locations)) for module in (policy, base))
         for p, r in zip(of_policy[:3], of_base[:3], strict=True):
             steps.append(sum(float(a) * math.log(a / b) for a, b in zip(p, r, strict=True) if a > 0))
     assert kl_to_base(policy, base, table(), queries, pools, 3) == pytest.approx(sum(steps) / len(steps), abs=1e-5)
@@ -236,17 +236,17 @@ def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(netw
 
 @torch.no_grad()
 def outcomes_of(
-    module: PointerSelector, queries: EmbeddingTable, pool: Pool, places: list[int]
+    module: PointerSelector, queries: EmbeddingTable, pool: Pool, locations: list[int]
 ) -> Iterator[list[float]]:
     """Yield the probabilities of all outcomes, before each pick and behind the last, by one step at a time."""
     encoded = module.encode(queries.vectors[[pool.query_id]], queries.vectors[list(pool.candidates)][None])
     state = module.start(encoded, 1)
-    for step in range(len(places) + 1):
+    for step in range(len(locations) + 1):
         logits = module.head.logits([state], encoded.candidates, may_stop=True)[0, 0, 0].double()
-        logits[places[:step]] = -math.inf
+        logits[locations[:step]] = -math.inf
         yield logits.softmax(-1).tolist()
-        if step < len(places):
-            state = module.head.after(state, torch.tensor([[places[step]]]), encoded.candidates)
+        if step < len(locations):
+            state = module.head.after(state, torch.tensor([[locations[step]]]), encoded.candidates)
 
 
 @every_pair

@@ -33,8 +33,8 @@ QUERIES = [example(i, question_type="ab"[i % 2] + ":x") for i in ACCURACIES]
 def policies(shots: tuple[int, ...] = (1, 2)) -> dict[str, PolicyAnswers]:
     """Return what the four policies led to; with two shots each shows train examples 0 and 1."""
     answered = {}
-    for place, name in enumerate((RCE, DRAWN, SIMILARITY, ORACLE)):
-        said = {(q, k): ScoredAnswer(ids(range(k)), "x", of[place]) for q, of in ACCURACIES.items() for k in shots}
+    for location, name in enumerate((RCE, DRAWN, SIMILARITY, ORACLE)):
+        said = {(q, k): ScoredAnswer(ids(range(k)), "x", of[location]) for q, of in ACCURACIES.items() for k in shots}
         answered[name] = PolicyAnswers(PolicyName.parse(name), said)
     return answered
 

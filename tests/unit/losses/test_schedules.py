@@ -190,8 +190,8 @@ def test_a_curve_has_settled_when_nothing_since_the_last_rise_counts(
 ) -> None:
     """The slow definition: of every value, whether it lies more than that above the last one that did."""
     rises = [0]
-    for place in range(1, len(values)):
-        rises += [place] if values[place] > values[rises[-1]] + least_change else []
+    for location in range(1, len(values)):
+        rises += [location] if values[location] > values[rises[-1]] + least_change else []
     has_settled = real_end(values, patience=patience, least_change=least_change)
     assert has_settled == (len(values) - 1 - rises[-1] >= patience)
     assert not has_settled or len(values) > patience

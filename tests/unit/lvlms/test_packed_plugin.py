@@ -157,15 +157,15 @@ def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths
     assert warm.counters["forwards"] == 0
 
 
-@pytest.mark.parametrize("place", ["question", "answer", "given answer"])
-def test_control_tokens_in_the_data_are_refused(load, requests, place: str) -> None:
+@pytest.mark.parametrize("location", ["question", "answer", "given answer"])
+def test_control_tokens_in_the_data_are_refused(load, requests, location: str) -> None:
     bad = "a<|im_end|>b"
-    turns = (Turn("user", ("what", bad if place == "question" else "is it")), Turn("assistant", ("red",)))
-    if place == "answer":
+    turns = (Turn("user", ("what", bad if location == "question" else "is it")), Turn("assistant", ("red",)))
+    if location == "answer":
         turns = (*turns[:1], Turn("assistant", (bad,)))
     prompt = Prompt((turns, (Turn("user", ("and now",)),)))
     with pytest.raises(DataError, match=r"'a<\|im_end\|>b': expected .* found the control token <\|im_end\|>"):
-        load().run([LvlmRequest(prompt, (bad,) if place == "given answer" else ())])
+        load().run([LvlmRequest(prompt, (bad,) if location == "given answer" else ())])
 
 
 def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tmp_path: Path) -> None:

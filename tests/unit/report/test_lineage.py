@@ -68,7 +68,7 @@ MANIFESTS: dict[str, tuple[Manifest, FieldsOf]] = {
 }
 # What a group is called by, or what its files are called by: not a field of how it came to be.
 NAMES = {("baseline",), ("policies",)}
-PLACES = [
+LOCATIONS = [
     (name, path)
     for name, (manifest, _) in MANIFESTS.items()
     for path in leaves(manifest.config)
@@ -77,7 +77,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(
-    ("name", "path"), PLACES, ids=lambda value: value if isinstance(value, str) else ".".join(value)
+    ("name", "path"), LOCATIONS, ids=lambda value: value if isinstance(value, str) else ".".join(value)
 )
 def test_every_value_of_a_config_is_in_a_field(name: str, path: tuple[str, ...]) -> None:
     manifest, fields_of = MANIFESTS[name]

@@ -110,10 +110,10 @@ def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
 
 
 def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
-    place = folder / "resources/world/lvlm"
-    for path in place.glob("*.safetensors*"):
+    location = folder / "resources/world/lvlm"
+    for path in location.glob("*.safetensors*"):
         path.unlink()
-    (place / "pytorch_model.bin").touch()
+    (location / "pytorch_model.bin").touch()
     assert lvlm_fault(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
 
 

@@ -205,8 +205,8 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
     carried = [name for name in plan.policies_at(given, here) if name.startswith("from~")]
     assert carried == [f"from~small/{name}" for name in trained]
     assert PolicyName.parse(carried[0]).batch == "transfer"
-    place, name = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": carried[0]})
-    assert (place, name) == (grid_plan.folders_of(there), trained[0])
+    location, name = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": carried[0]})
+    assert (location, name) == (grid_plan.folders_of(there), trained[0])
     own = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": trained[0]})
     assert own == (grid_plan.folders_of(here), trained[0])
     assert not [name for name in plan.policies_at(experiment(), here._replace(lvlm="greedy")) if "from~world/" in name]

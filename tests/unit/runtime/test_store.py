@@ -18,10 +18,10 @@ from finished_work import (
     a_manifest,
     a_store,
     blob_bytes,
+    entries,
+    entry_of,
     kept,
     key,
-    place_of,
-    places,
     targets,
     tree,
     weights_of,
@@ -99,7 +99,7 @@ def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_
     assert store.put(key(0), manifest)
     assert not store.put(key(0), manifest)
     identity = hashlib.sha256(b'{"python":"3.11.9","torch":"2.13.0"}').hexdigest()[:16]
-    assert places(store) == [store.folder / "work" / key(0)[:2] / f"{key(0)}.{identity}"]
+    assert entries(store) == [store.folder / "work" / key(0)[:2] / f"{key(0)}.{identity}"]
     assert sum(map(bytes_of, outputs.values())) == SIZE
     before = tree(tmp_path / "made")
     shutil.rmtree(tmp_path / "made")
@@ -188,7 +188,7 @@ def test_what_differs_from_its_manifest_is_not_kept(
     assert not store.put(key(0), manifest)
     (said,) = warnings(caplog)
     assert f"{store.folder}: what train_rce_epoch has made is not kept" in said
-    assert places(store) == []
+    assert entries(store) == []
     assert tree(store.folder).get("staging") is None
 
 
@@ -205,7 +205,7 @@ def test_a_kept_file_is_the_result_itself_and_of_one_result_alone(
     outputs["weights"].write_bytes(b"edited".ljust(3000))  # and so the kept file, which is never given out
     assert restored(store, tmp_path / "c") is None
     assert "other content" in warnings(caplog)[0]
-    assert (tree(tmp_path / "c"), places(store)) == ({}, [])
+    assert (tree(tmp_path / "c"), entries(store)) == ({}, [])
 
 
 def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_versions_must_agree_where_both_name_a_package(
 ) -> None:
     kept(store, tmp_path / "a")
     kept(store, tmp_path / "b", versions={"torch": "2.12.0"})  # beside it
-    assert len(places(store)) == 2
+    assert len(entries(store)) == 2
     assert (store.restore(key(0), targets(tmp_path / "c"), versions=versions) is not None) == hit
     assert (store.find(key(0), targets(tmp_path), versions=versions) is not None) == hit
     assert store.find(key(0), {"weights"}, versions=versions) is None
@@ -292,10 +292,10 @@ def test_damaged_work_is_named_and_never_used(
     damage: Callable[[Path], object],
     found: str,
 ) -> None:
-    outputs, place = kept(store, tmp_path / "a"), place_of(store)
+    outputs, entry = kept(store, tmp_path / "a"), entry_of(store)
     manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
-    shutil.copyfile(twin := place / name, tmp_path / "twin")
+    shutil.copyfile(twin := entry / name, tmp_path / "twin")
     (tmp_path / "twin").replace(twin)  # a file of its own: the result stays
     damage(twin)
     work(tmp_path / "b", 7)
@@ -304,9 +304,9 @@ def test_damaged_work_is_named_and_never_used(
     assert restored(store, tmp_path / "b") is None
     (said,) = warnings(caplog)
     assert said == str(verified)
-    assert str(place) in said
+    assert str(entry) in said
     assert f"; found {found}" in said
-    assert (tree(tmp_path / "b"), places(store)) == (before, [])
+    assert (tree(tmp_path / "b"), entries(store)) == (before, [])
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
     assert store.put(key(0), manifest)
@@ -324,7 +324,7 @@ def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_pat
     _flip(weights_of(store), 9)
     assert store.put(key(0), manifest)
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    assert (len(places(store)), tree(store.folder / "staging")) == (1, {})
+    assert (len(entries(store)), tree(store.folder / "staging")) == (1, {})
 
 
 def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> 
 
 def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[tuple[int, int]] = set()
-    place, named = atomic.place, []
+    entry, named = atomic.place, []
 
     def state(path: Path) -> tuple[int, int]:
         found = path.stat()
@@ -353,16 +353,16 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
         folders = [path for path in (temporary, *temporary.rglob("*")) if path.is_dir()]
         assert all(state(path) in synced for path in files)
         own = {state(path) for path in folders}
-        place(temporary, target)
+        entry(temporary, target)
         assert own <= synced
         named.append(target)
 
     outputs = work(tmp_path / "a")
     synced |= {state(path) for path in (tmp_path / "a").rglob("*")}  # as a stage writes its results
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(atomic, "place", placed)
+    monkeypatch.setattr(atomic, "entry", placed)
     assert store.put(key(0), a_manifest(outputs))
-    assert named == places(store)
+    assert named == entries(store)
     assert state(named[0].parent) in synced
     named.clear()
     restored(store, tmp_path / "b")
@@ -374,13 +374,13 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(4):
         kept(store, tmp_path / str(number), number)
-        aged(place_of(store, number), 100 * (1 + number))  # job 0 used last
-    of_each = bytes_of(place_of(store))  # the manifest, too
+        aged(entry_of(store, number), 100 * (1 + number))  # job 0 used last
+    of_each = bytes_of(entry_of(store))  # the manifest, too
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
     for limit, gone, left in ((3 * of_each - 1, 2, {0, 3}), (2 * of_each, 0, {0, 3}), (of_each, 1, {3}), (0, 1, set())):
         store.max_bytes = limit
         assert store.trim() == gone
-        assert places(store) == sorted(place_of(store, number) for number in left)
+        assert entries(store) == sorted(entry_of(store, number) for number in left)
         assert list(store.verify()) == []
     assert tree(store.folder / "staging") == {}
 
@@ -389,7 +389,7 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
     store = a_store(tmp_path / "store")
     for number in range(2):
         kept(store, tmp_path / str(number), number)
-    (place_of(store, 1) / "work.json").write_bytes(b"")
+    (entry_of(store, 1) / "work.json").write_bytes(b"")
     for name, age_s in ((".elsewhere.7.01234567.tmp", 60), (".elsewhere.8.01234567.tmp", 2 * atomic.ABANDONED_S)):
         left = store.folder / "staging" / name
         left.mkdir()
@@ -400,7 +400,7 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
         assert store.trim() == 1
         left_over = {path.name for path in (store.folder / "staging").iterdir()}
         assert left_over == {working.name, ".elsewhere.7.01234567.tmp"}
-    assert places(store) == [place_of(store, 0)]
+    assert entries(store) == [entry_of(store, 0)]
 
 
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
         assert stored or ("No space left" in said[0] and not whole)
         assert tree(store.folder / "staging") == {}
         assert list(store.verify()) == []
-        assert (restored(store, tmp_path / "b") is not None) == bool(places(store))
+        assert (restored(store, tmp_path / "b") is not None) == bool(entries(store))
         shutil.rmtree(tmp_path / "b", ignore_errors=True)
         steps += 1
     assert steps > 10
@@ -469,7 +469,7 @@ def test_targets_on_a_disk_that_fills_stay_as_they_were(
             asked = failing(patch, steps)
             done = store.restore(key(0), targets(folder), versions=VERSIONS)
         found = tree(folder)
-        assert places(store)  # a full results disk is no fault of the store
+        assert entries(store)  # a full results disk is no fault of the store
         if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
             assert found == new
             if len(asked) <= steps:

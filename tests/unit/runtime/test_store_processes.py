@@ -97,7 +97,7 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
         assert [process.exitcode for process in processes] == [0] * len(acts)
     assert list(store.verify()) == []
     store.trim()
-    assert sum(bytes_of(work.place) for work in store.works()) <= ENOUGH_BYTES
+    assert sum(bytes_of(work.entry) for work in store.works()) <= ENOUGH_BYTES
     assert tree(store.folder / "staging") == {}
 
 

@@ -57,10 +57,10 @@ def test_earnings_are_those_of_the_prompts_that_the_controls_make(tmp_path: Path
     chosen = {"oracle": [same[one.example_id][0] for one in queries], "rce": other}
     selections = []
     for name, of in chosen.items():
-        rows = [Selection(query_id=place, demonstrations=(one,)) for place, one in enumerate(of)]
+        rows = [Selection(query_id=location, demonstrations=(one,)) for location, one in enumerate(of)]
         storage.write_rows(tmp_path / name, rows)
         selections.append(tmp_path / name)
-    placed = [one.model_copy(update={"example_id": place}) for place, one in enumerate(queries)]
+    placed = [one.model_copy(update={"example_id": location}) for location, one in enumerate(queries)]
     storage.write_rows(tmp_path / "eval.jsonl", placed)
     files: dict[str, Any] = {
         "selections": tuple(selections), "train_examples": world() / "train.jsonl", "lvlm": LVLM,
@@ -77,7 +77,7 @@ def test_earnings_are_those_of_the_prompts_that_the_controls_make(tmp_path: Path
     answer_prompts(**files, answers=tmp_path / "answers", config=AnswerPromptsConfig(lvlm=lvlm_config(), shots=(1,)))
     said = storage.read_answers(tmp_path / "answers")
     for group, of in zip(groups, chosen.values(), strict=True):
-        right = [sum(said[place, (one,)] == a for a in queries[place].answers) for place, one in enumerate(of)]
+        right = [sum(said[location, (one,)] == a for a in queries[location].answers) for location, one in enumerate(of)]
         plain = sum(min(1.0, n / 3) for n in right) / 20
         assert abs(plain - float(found[group, "llm.moved"]["value"])) < 0.1  # leave-one-out averages of ten annotators
         assert found[group, "llm.moved"]["value"] == found[group, "llm.reversed"]["value"]

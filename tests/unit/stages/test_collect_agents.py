@@ -55,8 +55,8 @@ def test_the_columns_and_the_counts_of_lines(folder: Path) -> None:
 
 def test_values_are_those_of_the_rows(folder: Path) -> None:
     found = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv")
-    place = folder / "arm~baseline" / "seed~1"
-    for row in storage.read_rows(place / "evaluations.jsonl", EvaluationRow):
+    location = folder / "arm~baseline" / "seed~1"
+    for row in storage.read_rows(location / "evaluations.jsonl", EvaluationRow):
         assert found.validation("baseline", 1, row.mode)[row.step] == pytest.approx(row.values["reward"], rel=1e-8)
         assert found.validation("baseline", 1, row.mode, "n_samples")[row.step] == row.n_samples
     assert found.training("baseline", 1, "kl")[7] == pytest.approx(0.0071, rel=1e-8)  # 0.001 x 7 + 1e-4
@@ -84,19 +84,19 @@ def test_rewards_of_episodes_are_sums_over_turns(folder: Path) -> None:
 
 def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     """Of the first task no sampled episode is sound at step 5, of the second three of four."""
-    files, place = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"
-    rows = storage.read_rows(place / "episodes.jsonl", EpisodeRow)
+    files, location = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"
+    rows = storage.read_rows(location / "episodes.jsonl", EpisodeRow)
     at = [n for n, row in enumerate(rows) if (row.step, row.mode) == (5, "sampled")]
     for n in at[:5]:
         rows[n] = rows[n].model_copy(update={"end": "failed"})
-    storage.write_rows(place / "episodes.jsonl", rows)
+    storage.write_rows(location / "episodes.jsonl", rows)
     of_tasks = np.split(np.array([math.fsum(rows[n].rewards) for n in at]), 8)
     of_tasks = [of_tasks[1][1:], *of_tasks[2:]]
-    evaluations = storage.read_rows(place / "evaluations.jsonl", EvaluationRow)
+    evaluations = storage.read_rows(location / "evaluations.jsonl", EvaluationRow)
     told = {"reward": float(np.mean([of.mean() for of in of_tasks])), "tasks_lost": 1.0}
     (number,) = [n for n, row in enumerate(evaluations) if (row.step, row.mode) == (5, "sampled")]
     evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | told})
-    storage.write_rows(place / "evaluations.jsonl", evaluations)
+    storage.write_rows(location / "evaluations.jsonl", evaluations)
     collect(files, tmp_path)
     found = read_agent_runs(tmp_path / "curves.csv", tmp_path / "runs.csv")
     names = ("n_tasks", "tasks_lost", "ceiling")

@@ -43,8 +43,8 @@ def collected(
     """Return what is written where an arm earns these rewards with every seed; only task 4 is worded differently."""
     runs = [AgentRun(arm=arm.name, seed=seed) for arm in arms for seed in arm.seeds]
     paths = []
-    for place, run in enumerate(runs):
-        paths.append(folder / f"{place}.jsonl")
+    for location, run in enumerate(runs):
+        paths.append(folder / f"{location}.jsonl")
         last = [row(task, r, run.arm if task == 4 else "") for task, r in enumerate(rewards[run.arm])]
         storage.write_rows(paths[-1], [*last, *(row(task, 0.1, checkpoint="best") for task in range(8))])
     return written(folder, arms, runs, paths)

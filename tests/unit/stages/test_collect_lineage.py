@@ -159,8 +159,8 @@ def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path)
     """Two betas swap their checkpoints of epoch 1: what follows are their later epochs, and not these two or RCE."""
 
     def of(row: Manifest, folder: str, read: dict[str, str], made: str) -> Manifest:
-        places = {**read, "selector": folder}
-        paths = {name: f"{place}/selector.safetensors" for name, place in places.items()}
+        locations = {**read, "selector": folder}
+        paths = {name: f"{location}/selector.safetensors" for name, location in locations.items()}
         return row.model_copy(update={"paths": paths, "outputs": {"selector": made}})
 
     def reads(row: Manifest, **digests: str) -> Manifest:

@@ -43,7 +43,7 @@ def split_of(folder: Path, split: Split) -> list[Example]:
                 {"question_id": qid, "image_id": picture.image_id, "image": name, **said, "image_digest": digest}
             )
     ordered = sorted(found, key=lambda one: one["question_id"])
-    return [example(place, **one) for place, one in enumerate(ordered)]
+    return [example(location, **one) for location, one in enumerate(ordered)]
 
 
 @pytest.fixture(scope="module")
@@ -53,23 +53,25 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     storage.write_rows(folder / "eval.jsonl", queries)
     storage.write_rows(folder / "train.jsonl", train)
     rng = np.random.default_rng(0)
-    for place in range(len(POLICIES)):
-        chosen = [ids(rng.permutation(len(train))[:3] if place else []) for _ in queries]
-        rows = {(q.example_id, of[:k]): f"{place}{k}" for q, of in zip(queries, chosen, strict=True) for k in (1, 3)}
+    for location in range(len(POLICIES)):
+        chosen = [ids(rng.permutation(len(train))[:3] if location else []) for _ in queries]
+        rows = {(q.example_id, of[:k]): f"{location}{k}" for q, of in zip(queries, chosen, strict=True) for k in (1, 3)}
         answers = [AnswerRow(query_id=q, demonstrations=of, raw=a, answer=a) for (q, of), a in rows.items()]
-        storage.write_rows(folder / f"answers{place}", answers)
+        storage.write_rows(folder / f"answers{location}", answers)
         picked = [Selection(query_id=q.example_id, demonstrations=of) for q, of in zip(queries, chosen, strict=True)]
-        storage.write_rows(folder / f"selections{place}", picked)
+        storage.write_rows(folder / f"selections{location}", picked)
         scores = [
-            QuestionScore(query_id=q.example_id, shots=k, accuracy=(q.example_id + place) % 2)
+            QuestionScore(query_id=q.example_id, shots=k, accuracy=(q.example_id + location) % 2)
             for q in queries
             for k in (1, 3)
         ]
-        storage.write_rows(folder / f"scores{place}", [PolicyScores(policy=POLICIES[place], questions=tuple(scores))])
+        storage.write_rows(
+            folder / f"scores{location}", [PolicyScores(policy=POLICIES[location], questions=tuple(scores))]
+        )
     return {
-        "selections": tuple(folder / f"selections{place}" for place in range(len(POLICIES))),
-        "answers": tuple(folder / f"answers{place}" for place in range(len(POLICIES))),
-        "per_question": tuple(folder / f"scores{place}" for place in range(len(POLICIES))),
+        "selections": tuple(folder / f"selections{location}" for location in range(len(POLICIES))),
+        "answers": tuple(folder / f"answers{location}" for location in range(len(POLICIES))),
+        "per_question": tuple(folder / f"scores{location}" for location in range(len(POLICIES))),
         "train_examples": folder / "train.jsonl",
         "eval_examples": folder / "eval.jsonl",
         "train_images": folder / "train",

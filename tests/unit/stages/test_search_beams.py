@@ -107,10 +107,10 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
 def test_groups_hold_the_same_beams(search: Search) -> None:
     groups = load_groups(search.folder / "first.safetensors")
     assert groups.queries.tolist() == [row.query_id for row in search.rows]
-    for place, row in enumerate(search.rows):
-        ids = groups.pools[place][groups.selections[place]].tolist()
+    for location, row in enumerate(search.rows):
+        ids = groups.pools[location][groups.selections[location]].tolist()
         assert ids == [list(beam.demonstrations) for beam in row.beams]
-        assert groups.rewards[place].tolist() == pytest.approx([beam.probability for beam in row.beams])
+        assert groups.rewards[location].tolist() == pytest.approx([beam.probability for beam in row.beams])
 
 
 def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:

@@ -17,7 +17,7 @@ from lever_pipe.intention.agent.measures import (
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored, cut
-from lever_pipe.intention.agent.update import TrainingSample, assign_credit, places_of
+from lever_pipe.intention.agent.update import TrainingSample, assign_credit, token_positions_of
 from lever_pipe.intention.records import EndReason
 from lever_pipe.intention.sources import synthetic
 
@@ -38,9 +38,9 @@ SECOND = episode([0.4], [0, -1], [-1.0])
 
 
 def test_places_are_those_of_the_response_and_of_the_agent() -> None:
-    places = places_of(FIRST)
-    assert places.response.tolist() == [2, 3, 4, 5]
-    assert places.agent.tolist() == [2, 3, 5]
+    positions = token_positions_of(FIRST)
+    assert positions.response.tolist() == [2, 3, 4, 5]
+    assert positions.agent.tolist() == [2, 3, 5]
 
 
 def test_credit_goes_to_the_tokens_of_a_turn() -> None:
@@ -74,15 +74,15 @@ def measured(episodes: list[Episode], **counts: int) -> dict[str, float]:
     """Return the values of a step whose training samples lie 1 above and 1 below the reference, their entropies 0.5 a place."""
     training_samples, before = [], []
     for each in episodes:
-        places = places_of(each)
-        n = len(places.agent)
+        positions = token_positions_of(each)
+        n = len(positions.agent)
         behaviour = torch.tensor([-2.0, -1.0, -0.125][:n])
         away = torch.tensor([1.0, -1.0, 0.0][:n])
         training_samples.append(
-            TrainingSample(places.tokens, places.agent, torch.zeros(n), behaviour, behaviour + away)
+            TrainingSample(positions.tokens, positions.agent, torch.zeros(n), behaviour, behaviour + away)
         )
         before.append(
-            Scored(torch.zeros(len(places.response)), torch.tensor([0.5, 7.0, 0.25, 1.0])[: len(places.response)])
+            Scored(torch.zeros(len(positions.response)), torch.tensor([0.5, 7.0, 0.25, 1.0])[: len(positions.response)])
         )
     credit = assign_credit([episodes], SUM, GRPO)
     return step_values(

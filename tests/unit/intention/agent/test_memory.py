@@ -99,13 +99,13 @@ def test_equal_prompts_are_read_once_and_rows_that_wait_not_at_all() -> None:
 def test_scores_and_gradients_are_those_of_the_stock_pass_and_end_at_the_chosen_places(make: Any) -> None:
     model = make()
     sequences = [torch.tensor([5, 6, 7, 8, 9, 1, 2, 3]), torch.tensor([9, 1, 2, 3, 9])]
-    places = [torch.tensor([3, 7]), torch.tensor([1, 4, 3])]
+    positions = [torch.tensor([3, 7]), torch.tensor([1, 4, 3])]
     seen: list[int] = []
     for layer in model.model.layers:
         layer.mlp.register_forward_hook(
             lambda _, inputs, __: seen.append(inputs[0].numel() // model.config.hidden_size)
         )
-    scored = partial(score, model, sequences, places, pad_id=0, temperature=0.7, entropies=True)
+    scored = partial(score, model, sequences, positions, pad_id=0, temperature=0.7, entropies=True)
 
     def gradients(found: Any) -> list[torch.Tensor]:
         loss = (found.log_probs * torch.arange(5)).sum() - found.entropies.sum()

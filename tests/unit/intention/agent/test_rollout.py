@@ -242,8 +242,8 @@ def test_greedy_says_what_a_plain_forward_pass_finds_likeliest(policy: ChattyPol
     for episode in rollouts.episodes:
         with torch.no_grad():
             best = policy(input_ids=torch.tensor([episode.tokens])).logits[0].argmax(-1).tolist()
-        places = [i for i, mine in enumerate(episode.is_agent) if mine]
-        assert [episode.tokens[i] for i in places] == [best[i - 1] for i in places]
+        positions = [i for i, mine in enumerate(episode.is_agent) if mine]
+        assert [episode.tokens[i] for i in positions] == [best[i - 1] for i in positions]
         assert episode.log_probs == pytest.approx(log_probs_of(policy, episode), abs=1e-4)
 
 

@@ -32,12 +32,12 @@ def test_what_texts_begin_with_alike_is_read_once_and_moves_no_score_nor_gradien
     for number, text in enumerate(texts):
         text[n_alike] = number  # no more than the start is alike
     first = n_alike - 5 if n_alike > 128 else n_alike + 1  # the state before a place may lie in what is alike
-    places = [torch.tensor([first]), torch.tensor([n_alike + 3]), torch.tensor([n_alike + 2, n_alike + 11])]
+    positions = [torch.tensor([first]), torch.tensor([n_alike + 3]), torch.tensor([n_alike + 2, n_alike + 11])]
     seen: list[int] = []
     model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].numel()))
     scored = partial(score, model, pad_id=0, temperature=0.7, entropies=False, shared=True)
-    together = scored(texts, places).log_probs
-    alone = torch.cat([scored([text], [at]).log_probs for text, at in zip(texts, places, strict=True)])
+    together = scored(texts, positions).log_probs
+    alone = torch.cat([scored([text], [at]).log_probs for text, at in zip(texts, positions, strict=True)])
     once = 0 if n_alike < 128 else min(n_alike, first - 1)
     assert seen[0] == once + 3 * (len(texts[2]) - once)
     assert together.tolist() == pytest.approx(alone.tolist(), abs=ROUNDING)

@@ -234,7 +234,7 @@ def test_an_episode_that_the_user_failed_teaches_nothing(
     assert values["kl"] == 0
     assert values["episodes"] == 24
     ((*training_samples,),) = learned
-    speaking = [len(sample.places) > 0 for sample in training_samples]
+    speaking = [len(sample.positions) > 0 for sample in training_samples]
     assert speaking == [
         len(of) > 1 and episode in of for group, of in zip(groups, sound, strict=True) for episode in group
     ]

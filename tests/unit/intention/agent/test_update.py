@@ -33,12 +33,12 @@ def training_samples() -> list[TrainingSample]:
     made = []
     for length in LENGTHS:
         tokens = torch.randint(1, VOCABULARY, (length,), generator=numbers)
-        places = torch.arange(3, length)[torch.rand(length - 3, generator=numbers) < 0.6]
+        positions = torch.arange(3, length)[torch.rand(length - 3, generator=numbers) < 0.6]
         with torch.no_grad():
-            now = score(policy, [tokens], [places], pad_id=0, temperature=1.0, entropies=False).log_probs
-        shift = (torch.rand(2, len(places), generator=numbers) - 0.5) * 1.2
-        advantages = torch.randn(len(places), generator=numbers)
-        made.append(TrainingSample(tokens, places, advantages, now + shift[0], now + shift[1]))
+            now = score(policy, [tokens], [positions], pad_id=0, temperature=1.0, entropies=False).log_probs
+        shift = (torch.rand(2, len(positions), generator=numbers) - 0.5) * 1.2
+        advantages = torch.randn(len(positions), generator=numbers)
+        made.append(TrainingSample(tokens, positions, advantages, now + shift[0], now + shift[1]))
     return made
 
 
@@ -69,8 +69,8 @@ def slow_loss(policy: Any, made: list[TrainingSample], arm: AgentArm, grpo: Agen
         logits = policy(input_ids=sample.tokens[None]).logits[0]
         logits.retain_grad()
         all_logits.append(logits)
-        rows = (logits[sample.places - 1] / grpo.temperature).log_softmax(dim=-1)
-        mine, entropies = rows[range(len(rows)), sample.tokens[sample.places]], -(rows.exp() * rows).sum(dim=-1)
+        rows = (logits[sample.positions - 1] / grpo.temperature).log_softmax(dim=-1)
+        mine, entropies = rows[range(len(rows)), sample.tokens[sample.positions]], -(rows.exp() * rows).sum(dim=-1)
         given = (mine, sample.behaviour, sample.reference, entropies, sample.advantages)
         tokens.append(torch.stack([*given, torch.ones_like(mine)]))
     clips = {name: getattr(grpo, name) for name in ("clip_low", "clip_high", "dual_clip")}
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: flo
     )
     for sample, logits in zip(made, all_logits, strict=True):
         is_agents = torch.zeros(len(sample.tokens), dtype=torch.bool)
-        is_agents[sample.places - 1] = True
+        is_agents[sample.positions - 1] = True
         assert logits.grad is not None
         assert not logits.grad[~is_agents].any()  # the environment's tokens
         assert logits.grad[is_agents].any()

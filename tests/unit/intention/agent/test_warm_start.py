@@ -102,11 +102,11 @@ def test_packing_loses_and_invents_nothing(lengths: list[int], shares: list[bool
     assert packed.ids.shape[1] <= 2 * max(lengths)
     found = {}
     for ids, positions, is_agent in zip(packed.ids, packed.positions, packed.is_agent, strict=True):
-        for place in range(len(ids)):
-            if ids[place] == 0:
-                assert not is_agent[place]
+        for location in range(len(ids)):
+            if ids[location] == 0:
+                assert not is_agent[location]
             else:
-                found[int(ids[place])] = (int(positions[place]), bool(is_agent[place]))
+                found[int(ids[location])] = (int(positions[location]), bool(is_agent[location]))
     expected = {
         token: (k, mine)
         for each in batch

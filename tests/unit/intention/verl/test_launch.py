@@ -99,7 +99,7 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
 
 
 @pytest.mark.parametrize(
-    ("changed", "place"),
+    ("changed", "location"),
     [
         ({"arm": arm(trajectory_score="sum")}, "grpo.trajectory_score"),
         ({"arm": arm(schedule=Schedule(warmup_steps=5, minimum=0.1))}, "arms.baseline.schedule.minimum"),
@@ -131,9 +131,9 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
         ({"simulator": {"endpoint": {"max_tokens": 100}}}, "simulator.endpoint.max_tokens"),
     ],
 )
-def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str, Any], place: str) -> None:
+def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str, Any], location: str) -> None:
     (line,) = faults(render_config(**changed))
-    assert line.startswith(f"intention.{place}: must ")
+    assert line.startswith(f"intention.{location}: must ")
     assert ", got " in line
 
 

@@ -39,7 +39,7 @@ exec "$REAL_SLEEP" "${SERVER_SECONDS:-60}"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def location(tmp_path: Path) -> Iterator[Path]:
     """Return a folder as of a project, with a launch folder, a checkout of UserRL and programs that only take notes."""
     for name, text in launch_files(render_config(arm=bundle(seed=1))).items():
         write(tmp_path / "a launch" / name, text)
@@ -59,24 +59,30 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def environment(place: Path, **changed: str) -> dict[str, str]:
+def environment(location: Path, **changed: str) -> dict[str, str]:
     real = subprocess.run(["bash", "-c", "type -P sleep"], capture_output=True, text=True, check=True).stdout.strip()
     own = {
-        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{location / 'bin'}:{os.environ['PATH']}",
         "REAL_SLEEP": real,
-        "SEEN": str(place / "seen"),
-        "USERRL_HOME": str(place / "User RL"),
+        "SEEN": str(location / "seen"),
+        "USERRL_HOME": str(location / "User RL"),
         "OPENAI_API_KEY": "a-key",
         "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
-        "HOME": str(place),
+        "HOME": str(location),
     }
     return own | changed
 
 
-def run(place: Path, script: str, **changed: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(place / "a launch" / script)]
+def run(location: Path, script: str, **changed: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(location / "a launch" / script)]
     return subprocess.run(
-        command, cwd=place, env=environment(place, **changed), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=location,
+        env=environment(location, **changed),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -92,39 +98,39 @@ def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
     assert "#SBATCH --time=40:00:00\n" in job  # 465 x 300 s = 38.75 h, rounded up, and one more
 
 
-def test_the_trainer_gets_every_override_as_it_stands(place: Path) -> None:
-    done = run(place, "launch.sh")
+def test_the_trainer_gets_every_override_as_it_stands(location: Path) -> None:
+    done = run(location, "launch.sh")
     assert done.returncode == 0, done.stderr
-    seen = (place / "seen").read_text().splitlines()
+    seen = (location / "seen").read_text().splitlines()
     overrides = [
-        line for line in (place / "a launch/overrides.txt").read_text().splitlines() if not line.startswith("#")
+        line for line in (location / "a launch/overrides.txt").read_text().splitlines() if not line.startswith("#")
     ]
-    home, logs = place / "User RL", place / "logs/verl/bundle/seed-1"
+    home, logs = location / "User RL", location / "logs/verl/bundle/seed-1"
     assert seen == [
         "-m",
         "verl.trainer.main_ppo",
         f"--config-path={home}/examples/sglang_multiturn/config",
         "--config-name=grpo_multiturn",
         *overrides,
-        f"actor_rollout_ref.model.path='{place}/models/Qwen3-8B'",
+        f"actor_rollout_ref.model.path='{location}/models/Qwen3-8B'",
         f"data.train_files='{home}/data/intention_multiturn/train.parquet'",
         f"data.val_files='{home}/data/intention_multiturn/test.parquet'",
-        f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{place}/a launch/tool_config.yaml'",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{location}/a launch/tool_config.yaml'",
         f"trainer.default_local_dir='{logs}/checkpoints'",
     ]
-    told = (place / "seen.environment").read_text().splitlines()
+    told = (location / "seen.environment").read_text().splitlines()
     assert told == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
     assert (logs / "console.log").read_text() == "step:1 - actor/lr:0.000\n"
 
 
-def test_an_odd_path_is_data_and_never_code(place: Path) -> None:
-    odd = place / "models/a `touch x` ; touch y & (z) * =,{w}"
+def test_an_odd_path_is_data_and_never_code(location: Path) -> None:
+    odd = location / "models/a `touch x` ; touch y & (z) * =,{w}"
     odd.mkdir(parents=True)
-    done = run(place, "launch.sh", MODEL_FOLDER=str(odd))
+    done = run(location, "launch.sh", MODEL_FOLDER=str(odd))
     assert done.returncode == 0, done.stderr
-    assert f"actor_rollout_ref.model.path='{odd}'" in (place / "seen").read_text().splitlines()
-    assert not (place / "x").exists()
-    assert not (place / "User RL/y").exists()
+    assert f"actor_rollout_ref.model.path='{odd}'" in (location / "seen").read_text().splitlines()
+    assert not (location / "x").exists()
+    assert not (location / "User RL/y").exists()
 
 
 @pytest.mark.parametrize(
@@ -136,18 +142,18 @@ def test_an_odd_path_is_data_and_never_code(place: Path) -> None:
         ({"NO_PACKAGES": "1"}, "expected packages verl and tensorboard"),
     ],
 )
-def test_what_is_missing_is_named_before_anything_runs(place: Path, changed: dict[str, str], said: str) -> None:
-    done = run(place, "launch.sh", **changed)
+def test_what_is_missing_is_named_before_anything_runs(location: Path, changed: dict[str, str], said: str) -> None:
+    done = run(location, "launch.sh", **changed)
     assert done.returncode != 0
     assert said in done.stderr
-    assert not (place / "seen").exists()
+    assert not (location / "seen").exists()
 
 
-def test_two_jobs_are_submitted_the_trainer_after_the_user(place: Path) -> None:
-    done = run(place, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
+def test_two_jobs_are_submitted_the_trainer_after_the_user(location: Path) -> None:
+    done = run(location, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
     assert done.returncode == 0, done.stderr
-    user, trainer = (place / "seen.sbatch").read_text().splitlines()
-    folder, logs = place / "a launch", place / "my logs"
+    user, trainer = (location / "seen.sbatch").read_text().splitlines()
+    folder, logs = location / "a launch", location / "my logs"
     run_folder = f"{logs}/bundle/seed-1"
     assert user == f"--parsable --output={run_folder}/simulator-%j.log {folder}/simulator.sbatch|{folder}|{logs}"
     assert trainer == (
@@ -155,27 +161,32 @@ def test_two_jobs_are_submitted_the_trainer_after_the_user(place: Path) -> None:
     )
 
 
-def test_the_user_announces_itself_and_ends_with_the_trainer(place: Path) -> None:
+def test_the_user_announces_itself_and_ends_with_the_trainer(location: Path) -> None:
     """The server's job and the trainer's, as SLURM would start them: each a copy of its file, elsewhere."""
-    changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(place / "a launch")}
-    env = environment(place, **changed, SLURM_GPUS_ON_NODE="2")
+    changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(location / "a launch")}
+    env = environment(location, **changed, SLURM_GPUS_ON_NODE="2")
     for name in ("simulator.sbatch", "launch.sbatch"):
-        write(place / "spool" / name, (place / "a launch" / name).read_text())
-    user = subprocess.Popen(["bash", str(place / "spool/simulator.sbatch")], cwd=place, env=env)
+        write(location / "spool" / name, (location / "a launch" / name).read_text())
+    user = subprocess.Popen(["bash", str(location / "spool/simulator.sbatch")], cwd=location, env=env)
     try:
         trainer = subprocess.run(
-            ["bash", str(place / "spool/launch.sbatch")], cwd=place, env=env, capture_output=True, text=True, timeout=30
+            ["bash", str(location / "spool/launch.sbatch")],
+            cwd=location,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
         assert trainer.returncode == 0, trainer.stderr
         assert user.wait(timeout=20) == 0
     finally:
         user.kill()
-    served = (place / "seen.vllm").read_text().splitlines()
+    served = (location / "seen.vllm").read_text().splitlines()
     assert served[:4] == ["serve", "models/a user", "--served-model-name", "Qwen3-32B"]
     assert served[served.index("--tensor-parallel-size") + 1] == "2"
     assert "a-key" not in served
-    assert (place / "seen.key").read_text() == "a-key\n"
-    address = (place / "seen.environment").read_text().splitlines()[1]
+    assert (location / "seen.key").read_text() == "a-key\n"
+    address = (location / "seen.environment").read_text().splitlines()[1]
     assert address.startswith("http://")
     assert address.endswith(":8123/v1")
-    assert not (place / "logs/verl/bundle/seed-1/simulator.url").exists()
+    assert not (location / "logs/verl/bundle/seed-1/simulator.url").exists()

@@ -29,7 +29,7 @@ from lever_pipe.report.grid.cells import (
     SAMPLERS,
     SELECTORS,
     TRANSFERS,
-    Place,
+    GridCell,
     compare_cells,
 )
 from lever_pipe.stages.grid import build_grid
@@ -116,7 +116,7 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
     pairs: dict[str, set[tuple[str, str]]] = {}
     for row in compared["world"]:
         assert (row.samples, row.shots) == (N, "mean")
-        left, right = Place.parse(row.left), Place.parse(row.right)
+        left, right = GridCell.parse(row.left), GridCell.parse(row.right)
         pairs.setdefault(row.family.removesuffix("-one-run"), set()).add((str(left.policy), str(right.policy)))
         same = left.setting == right.setting
         assert same is (row.family.removesuffix("-one-run") not in (SAMPLERS, ITEM_SAMPLERS))
@@ -140,7 +140,8 @@ def test_each_family_holds_its_pairs(config: CompareCellsConfig, paths: list[Pat
 def test_what_differs_is_separated_and_what_is_alike_is_not(config: CompareCellsConfig, paths: list[Path]) -> None:
     _, compared = compare_cells(paths, config)
     rows = {
-        (row.family, Place.parse(row.left).sampler, str(Place.parse(row.left).policy)): row for row in compared["world"]
+        (row.family, GridCell.parse(row.left).sampler, str(GridCell.parse(row.left).policy)): row
+        for row in compared["world"]
     }
     ahead = rows[AIMS, "uniform", "preset~world/rce/epoch~2"]
     assert ahead.difference == pytest.approx(20)
@@ -205,7 +206,10 @@ def test_an_own_selector_is_tested_against_every_usual_baseline(
     stage(per_question=tuple(paths[i] for i in kept), config=alone, **out)
     compared = pd.read_csv(out["comparisons"])
     rows = compared[compared["family"] == OWN_BASELINES]
-    assert [str(Place.parse(name).policy) for name in rows["right"]] == ["baseline/similar_image", "baseline/zero_shot"]
+    assert [str(GridCell.parse(name).policy) for name in rows["right"]] == [
+        "baseline/similar_image",
+        "baseline/zero_shot",
+    ]
     assert list(rows["difference"]) == pytest.approx([-15, 10])
     assert list(rows["p_holm"]) == pytest.approx(list(holm(list(rows["p"]))))
     (own,) = page.from_baselines(compared)
@@ -243,8 +247,8 @@ def test_without_arms_own_selectors_stand_against_random_alone(
     assert all(row.left != row.right for row in compared["world"])
     families: dict[str, set[str]] = {}
     for row in compared["world"]:
-        right = Place.parse(row.right)
-        left = Place.parse(row.left).policy
+        right = GridCell.parse(row.right)
+        left = GridCell.parse(row.left).policy
         families.setdefault(row.family.removesuffix("-one-run"), set()).add(f"{left} - {right.policy}")
     assert families == {
         AGAINST_RANDOM: {"own/mine - baseline/random"},

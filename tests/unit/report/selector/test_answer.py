@@ -114,7 +114,7 @@ def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
 )
 def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
     side: Any = SimpleNamespace(
-        context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *place: Estimate(accuracies[place[-1] - 1], 1)
+        context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *location: Estimate(accuracies[location[-1] - 1], 1)
     )
     assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
 

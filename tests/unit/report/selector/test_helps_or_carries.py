@@ -20,7 +20,7 @@ BEST = small.DRAWN.format("1")
 
 
 def copied(group: str, llm: float) -> list[EvidenceRow]:
-    values = {measure: llm - 0.1 * place for place, measure in enumerate(MEASURES)}
+    values = {measure: llm - 0.1 * location for location, measure in enumerate(MEASURES)}
     return [EvidenceRow("lever", group, f"copying.{of}", value, shots="2") for of, value in values.items()]
 
 
