@@ -148,7 +148,7 @@ def main() -> int:
 
 
 def _run(folder: Path, *command: str) -> str:
-    hidden = {"VIRTUAL_ENV", "PYTHONPATH", numerics.MODE, *numerics.SAME_EVERYWHERE}
+    hidden = {"VIRTUAL_ENV", "PYTHONPATH", numerics.MODE, *numerics.PORTABLE}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -4,7 +4,7 @@ MKL, ATen, oneDNN, OpenBLAS and NumPy look at the CPU and take the widest instru
 another order, and MKL takes another kernel for few rows than for many. They read the variables below when they are
 first used, so the package sets them when it is imported, before anything of it can import torch. Children inherit them.
 
-`same_everywhere` holds all of them to AVX2 and MKL to kernels whose rows do not depend on each other (its `STRICT`
+`portable` holds all of them to AVX2 and MKL to kernels whose rows do not depend on each other (its `STRICT`
 mode): Intel CPUs with AVX2 then compute the same bits. CPUs of other vendors, for which MKL has no such mode, compute
 bits of their own, the same in each run. `fastest` takes the widest instructions, still `STRICT`.
 """
@@ -19,12 +19,12 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Mode = Literal["same_everywhere", "fastest"]
+Mode = Literal["portable", "fastest"]
 Level = Literal["avx512", "avx2", "less"]
 
 MODE = "LEVER_PIPE_NUMERICS"
 """Names the mode to child processes."""
-SAME_EVERYWHERE: Mapping[str, str] = {
+PORTABLE: Mapping[str, str] = {
     "MKL_CBWR": "AVX2,STRICT",
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
@@ -55,8 +55,8 @@ class NumericPath(NamedTuple):
 def settings(mode: str, level: Level) -> dict[str, str]:
     """Return the variables of a mode on a CPU."""
     if mode == "fastest":
-        return {"MKL_CBWR": STRICT_512 if level == "avx512" else SAME_EVERYWHERE["MKL_CBWR"]}
-    return dict(SAME_EVERYWHERE)
+        return {"MKL_CBWR": STRICT_512 if level == "avx512" else PORTABLE["MKL_CBWR"]}
+    return dict(PORTABLE)
 
 
 def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
@@ -65,10 +65,10 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
     What an ancestor of this process has set is not its user's.
     """
     defaults, inherited = settings(mode, cpu.level), _set_by_ancestors(environment.get(MODE, ""))
-    own = {name: environment[name] for name in SAME_EVERYWHERE if name in environment}
+    own = {name: environment[name] for name in PORTABLE if name in environment}
     own = {name: value for name, value in own.items() if (name, value) not in inherited}
     differing = [f"{name}={value}" for name, value in sorted(own.items()) if defaults.get(name) != value]
-    covered = mode == "same_everywhere" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
+    covered = mode == "portable" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
     return NumericPath(
         mode if covered else " ".join([mode, *filter(None, cpu), *differing]), {**defaults, **own, MODE: mode}
     )
@@ -81,8 +81,8 @@ def choose(mode: str | None = None) -> None:
     """
     if "torch" in sys.modules:
         return
-    path = chosen(mode or os.environ.get(MODE) or "same_everywhere", os.environ, cpu_here())
-    for name in SAME_EVERYWHERE.keys() - path.variables.keys():
+    path = chosen(mode or os.environ.get(MODE) or "portable", os.environ, cpu_here())
+    for name in PORTABLE.keys() - path.variables.keys():
         os.environ.pop(name, None)
     os.environ.update(path.variables)
     _PATH[0] = path.name
@@ -91,7 +91,7 @@ def choose(mode: str | None = None) -> None:
 def path() -> str:
     """Return the name of the numeric path: processes of one name compute the same bits.
 
-    `same_everywhere` alone stands for every Intel CPU with AVX2; elsewhere the CPU is part of the name, and what the
+    `portable` alone stands for every Intel CPU with AVX2; elsewhere the CPU is part of the name, and what the
     user's environment says otherwise.
     """
     return _PATH[0]

@@ -70,7 +70,7 @@ class Experiment(Section):
     """Folder of all outputs."""
     store: StoreSettings | None = StoreSettings()
     """null for a run that keeps and takes nothing beyond `results`."""
-    numerics: Mode = "same_everywhere"
+    numerics: Mode = "portable"
     """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
     identity, but answers and stored work of two paths never mix."""
     rerun_on_library_versions: bool = True

@@ -156,7 +156,7 @@ def _borrow(lender: bytes) -> None:
     forks: Any = import_module("lever_pipe.runtime.forks")
     invocation: Any = import_module("lever_pipe.runtime.invocation")
     forks.FROM_JOB = invocation.WORTH_A_SERVER = 1
-    path, begin = import_module("lever_pipe.base.numerics").SAME_EVERYWHERE, forks.Forks.__init__
+    path, begin = import_module("lever_pipe.base.numerics").PORTABLE, forks.Forks.__init__
     before = {name: os.environ.get(name) for name in (*path, THREADS)}
 
     def ask(command: list[str], *, pass_fds: list[int], env: dict[str, str]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import numerics
-from lever_pipe.base.numerics import MODE, SAME_EVERYWHERE, STRICT_512, Cpu, chosen, cpu_of
+from lever_pipe.base.numerics import MODE, PORTABLE, STRICT_512, Cpu, chosen, cpu_of
 
 PACKAGE = Path(numerics.__file__).parents[1]
 XEON = Cpu("GenuineIntel", "6-143", "avx512")
@@ -39,7 +39,7 @@ import benchmarks.answering
 
 
 def run(code: str, **environment: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in (*SAME_EVERYWHERE, MODE)}
+    kept = {name: value for name, value in os.environ.items() if name not in (*PORTABLE, MODE)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, env=kept | environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False
@@ -58,13 +58,13 @@ SPAWN = "import lever_pipe, subprocess, sys; subprocess.run([sys.executable, '-c
 
 def test_every_way_into_the_package_takes_the_same_path_and_so_do_its_children() -> None:
     own = run(PRINT_PATH)
-    assert own.startswith("same_everywhere")
+    assert own.startswith("portable")
     assert run(SPAWN.format(PRINT_PATH)) == own
     assert run(SPAWN.format("import os; print(os.environ['MKL_CBWR'])")) == "AVX2,STRICT\n"
 
 
 def test_where_torch_is_there_already_nothing_is_set() -> None:
-    code = f"import torch, os; {PRINT_PATH}; print(*[n for n in {list(SAME_EVERYWHERE)} if n in os.environ])"
+    code = f"import torch, os; {PRINT_PATH}; print(*[n for n in {list(PORTABLE)} if n in os.environ])"
     path, variables = run(code).splitlines()
     assert path.startswith("given ")
     assert variables == ""
@@ -72,14 +72,14 @@ def test_where_torch_is_there_already_nothing_is_set() -> None:
 
 @pytest.mark.parametrize("cpu", [XEON, HASWELL])
 def test_intel_cpus_share_one_path_whatever_else_they_can(cpu: Cpu) -> None:
-    assert chosen("same_everywhere", {}, cpu) == ("same_everywhere", {**SAME_EVERYWHERE, MODE: "same_everywhere"})
+    assert chosen("portable", {}, cpu) == ("portable", {**PORTABLE, MODE: "portable"})
 
 
 @pytest.mark.parametrize(
-    ("cpu", "name"), [(EPYC, "same_everywhere AuthenticAMD 25-1 avx2"), (OLD, "same_everywhere GenuineIntel 6-42 less")]
+    ("cpu", "name"), [(EPYC, "portable AuthenticAMD 25-1 avx2"), (OLD, "portable GenuineIntel 6-42 less")]
 )
 def test_other_cpus_name_themselves(cpu: Cpu, name: str) -> None:
-    assert chosen("same_everywhere", {}, cpu).name == name
+    assert chosen("portable", {}, cpu).name == name
 
 
 @pytest.mark.parametrize(("cpu", "bits"), [(XEON, STRICT_512), (HASWELL, "AVX2,STRICT")])
@@ -90,14 +90,14 @@ def test_the_fastest_path_takes_the_widest_instructions_and_stays_strict(cpu: Cp
 
 
 def test_what_the_user_has_set_stays_and_is_part_of_the_name() -> None:
-    name, variables = chosen("same_everywhere", {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Haswell"}, XEON)
-    assert variables == {**SAME_EVERYWHERE, "MKL_CBWR": "COMPATIBLE", MODE: "same_everywhere"}
-    assert name == "same_everywhere GenuineIntel 6-143 avx512 MKL_CBWR=COMPATIBLE"
+    name, variables = chosen("portable", {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Haswell"}, XEON)
+    assert variables == {**PORTABLE, "MKL_CBWR": "COMPATIBLE", MODE: "portable"}
+    assert name == "portable GenuineIntel 6-143 avx512 MKL_CBWR=COMPATIBLE"
 
 
 @pytest.mark.parametrize("of", [XEON, HASWELL])
-@pytest.mark.parametrize("before", ["same_everywhere", "fastest"])
-@pytest.mark.parametrize("after", ["same_everywhere", "fastest"])
+@pytest.mark.parametrize("before", ["portable", "fastest"])
+@pytest.mark.parametrize("after", ["portable", "fastest"])
 def test_what_an_ancestor_has_set_is_not_the_users(of: Cpu, before: str, after: str) -> None:
     """A job may run on another CPU than the process that submitted it, and in another mode than its default."""
     inherited = chosen(before, {}, of).variables
@@ -106,7 +106,7 @@ def test_what_an_ancestor_has_set_is_not_the_users(of: Cpu, before: str, after: 
 
 def test_a_mode_that_sets_less_takes_back_what_another_has_set() -> None:
     code = "import os; from lever_pipe.base import numerics; numerics.choose('fastest'); print(dict(os.environ))"
-    assert {name for name in SAME_EVERYWHERE if f"'{name}'" in run(code)} == {"MKL_CBWR"}
+    assert {name for name in PORTABLE if f"'{name}'" in run(code)} == {"MKL_CBWR"}
 
 
 CPUINFO = """processor\t: 0

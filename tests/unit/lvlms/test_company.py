@@ -115,7 +115,7 @@ def require_no_company(way: str) -> None:
 @pytest.mark.parametrize("way", ["fastest", "given"])
 def test_so_it_is_with_other_instructions(way: str) -> None:
     """The widest instructions that this machine has, and whatever torch takes by itself."""
-    kept = {name: value for name, value in os.environ.items() if name not in numerics.SAME_EVERYWHERE}
+    kept = {name: value for name, value in os.environ.items() if name not in numerics.PORTABLE}
     kept[numerics.MODE] = "fastest"
     first = "torch" if way == "given" else "lever_pipe"
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -127,8 +127,8 @@ def test_so_it_is_with_other_instructions(way: str) -> None:
 
 
 def test_every_intel_cpu_gives_the_same_answers() -> None:
-    if numerics.path() != "same_everywhere":
-        pytest.skip(f"computed on the path '{numerics.path()}', recorded on 'same_everywhere'")
+    if numerics.path() != "portable":
+        pytest.skip(f"computed on the path '{numerics.path()}', recorded on 'portable'")
     told = [
         f"LvlmReply(text={reply.text!r}, n_tokens={reply.n_tokens}, answer_log_probs={reply.answer_log_probs!r})"
         for reply in load().run(requests())

@@ -18,7 +18,7 @@ from lever_pipe.experiment.stage_configs import Runtime
 def test_a_training_repeats_its_recorded_curve(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     execution.prepare(Runtime())  # also where a start policy is taught before any stage runs
     found = CURVES[name](tmp_path, monkeypatch)
-    if os.environ.get(REWRITE) == "1" and numerics.path() == "same_everywhere":
+    if os.environ.get(REWRITE) == "1" and numerics.path() == "portable":
         write(name, path_here(), found)
         pytest.fail(f"{name}.csv is written: commit it with the reason, and run this test without the variable")
     said = verdict(name, read(name), found, path_here())
