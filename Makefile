@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-vllm test-emulated test-faults test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
+.PHONY: help setup reproduce smoke test test-all test-vllm test-emulated test-failures test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,9 +43,9 @@ grid: setup ## the grid of selectors, samplers and data sets; the page is result
 	$(BIN)/snakemake --cores $(CORES) --configfile config/grid.yaml
 
 test: setup ## set-up and all tests that need neither GPU nor SLURM
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not faults and not emulated and not vllm"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not problems and not emulated and not vllm"
 
-test-all: check test test-vllm test-emulated test-faults test-slurm ## all checks of this machine, half an hour
+test-all: check test test-vllm test-emulated test-failures test-slurm ## all checks of this machine, half an hour
 
 test-vllm: ## answers of vLLM and of servers, in an environment of their own (3 GB)
 	tests/vllm/environment.sh .venv-vllm
@@ -54,8 +54,8 @@ test-vllm: ## answers of vLLM and of servers, in an environment of their own (3 
 test-emulated: setup ## answers and training curves by other instructions and under emulated CPUs (Debian's qemu-user; installs it as root)
 	PYTEST_ADDOPTS=$(SAMPLED) tests/emulated/run.sh Haswell EPYC
 
-test-faults: setup ## jobs and runs killed at random moments, then the bytes compared
-	$(BIN)/pytest -s -m faults $(SAMPLED) tests/faults tests/unit/faults
+test-failures: setup ## jobs and runs killed at random moments, then the bytes compared
+	$(BIN)/pytest -s -m problems $(SAMPLED) tests/failures tests/unit/failures
 
 test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.comparison import Comparison, DifferentAnswersError, compare
-from benchmarks.document import ABSENT, gate_faults, render
+from benchmarks.document import ABSENT, gate_problems, render
 from benchmarks.modes import HF, MODES, PACKED, PLAIN, VLLM
 from benchmarks.subjects import ROOT, random_subject, world_subject
 from benchmarks.workloads import evaluation, rl_data
@@ -25,7 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure, write the document, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often every mode runs")
-    parser.add_argument("--no-gate", action="store_true", help="report only: a missed ratio is no fault")
+    parser.add_argument("--no-gate", action="store_true", help="report only: a missed ratio is no problem")
     parser.add_argument("--document", type=Path, default=ROOT / "docs" / "benchmarks.md", help="what is written")
     options = parser.parse_args(words)
     execution.prepare(Runtime())
@@ -37,13 +37,13 @@ def main(words: Sequence[str] | None = None) -> int:
             comparisons.append(comparison)
             sys.stdout.write(_line(comparison))
             sys.stdout.flush()
-    except DifferentAnswersError as fault:
-        sys.stderr.write(f"{fault}\n")
+    except DifferentAnswersError as error:
+        sys.stderr.write(f"{error}\n")
         return 1
     options.document.write_text(render(comparisons, options.rounds), encoding="utf-8")
-    faults = gate_faults(comparisons)
-    sys.stderr.writelines(f"{fault}\n" for fault in faults)
-    return 1 if faults and not options.no_gate else 0
+    problems = gate_problems(comparisons)
+    sys.stderr.writelines(f"{problem}\n" for problem in problems)
+    return 1 if problems and not options.no_gate else 0
 
 
 def measure(rounds: int) -> Iterator[Comparison]:

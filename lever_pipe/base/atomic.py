@@ -202,12 +202,12 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def blamed_on(path: Path, temporary: Path) -> Iterator[None]:
-    """Let a fault of the system inside the block name `path`: a full disk names no file, others the temporary one."""
+    """Let a problem of the system inside the block name `path`: a full disk names no file, others the temporary one."""
     try:
         yield
-    except OSError as fault:
-        if fault.errno is not None and str(fault.filename or temporary).startswith(str(temporary)):
-            fault.filename, fault.filename2 = str(path), None
+    except OSError as error:
+        if error.errno is not None and str(error.filename or temporary).startswith(str(temporary)):
+            error.filename, error.filename2 = str(path), None
         raise
 
 

@@ -26,7 +26,7 @@ from pydantic import Field
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from lever_pipe.base.errors import ServerError, shortened
-from lever_pipe.base.sections import Fault, Section, rule, shown
+from lever_pipe.base.sections import Problem, Section, rule, shown
 from lever_pipe.base.storage import strict_json
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ _FILTERED = json.dumps({"choices": [{"finish_reason": "content_filter", "message
 """The completion of a prompt that a content filter rejects: Azure sends an error instead."""
 
 
-def address_fault(url: str) -> str:
+def address_problem(url: str) -> str:
     """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
     if "@" in url or "?" in url:
-        fault = "must hold no name, password or query, got one that does (not shown)"
-        return f"{fault}. Export the key in the variable that api_key_variable names."
+        problem = "must hold no name, password or query, got one that does (not shown)"
+        return f"{problem}. Export the key in the variable that api_key_variable names."
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and parts.port != 0 and (parts.hostname or "").encode("idna")
@@ -122,9 +122,9 @@ class Connection(Section):
     """Of a job, of prompts and answers as the server counts them; None for any number."""
 
     @rule
-    def _address_is_one(self) -> Iterator[Fault]:
-        if self.base_url and (fault := address_fault(self.base_url)):
-            yield ("base_url",), fault
+    def _address_is_one(self) -> Iterator[Problem]:
+        if self.base_url and (problem := address_problem(self.base_url)):
+            yield ("base_url",), problem
 
 
 @dataclass
@@ -137,7 +137,7 @@ class RequestCounts:
         retries: further attempts after one that failed.
         malformed: attempts with an unreadable or unusable reply.
         tokens: of prompts and answers, as far as the server counts them.
-        last_fault: what went wrong last, in words.
+        last_error: what went wrong last, in words.
     """
 
     requests: int = 0
@@ -145,15 +145,15 @@ class RequestCounts:
     retries: int = 0
     malformed: int = 0
     tokens: int = 0
-    last_fault: str = ""
+    last_error: str = ""
     _lock: Lock = field(default_factory=Lock)
 
-    def add(self, fault: str = "", **counts: int) -> None:
+    def add(self, problem: str = "", **counts: int) -> None:
         """Add to the counts, and keep the words of a fault."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
-            self.last_fault = fault or self.last_fault
+            self.last_error = problem or self.last_error
 
     def values(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -209,12 +209,12 @@ class Chat:
                 completion = completion_of(self._patiently(request))
                 self.counts.add(tokens=tokens_of(completion))
                 return read(completion)
-            except UnreadableError as fault:
-                self.counts.add(str(fault), malformed=1)
-            except ConnectionError as fault:
-                self.counts.add(str(fault))
-            except (_RejectedError, _BusyError) as fault:
-                self.counts.add(str(fault))
+            except UnreadableError as error:
+                self.counts.add(str(error), malformed=1)
+            except ConnectionError as error:
+                self.counts.add(str(error))
+            except (_RejectedError, _BusyError) as error:
+                self.counts.add(str(error))
                 break
         self.counts.add(failures=1)
         return None
@@ -246,11 +246,11 @@ class Chat:
         return self._is_overloaded or state.idle_for + state.upcoming_sleep > self.connection.patience_seconds
 
     def _tell_pause(self, state: RetryCallState) -> None:
-        fault = str(_busy_in(state))
+        problem = str(_busy_in(state))
         if not self.counts.retries:
             limit = self.connection.patience_seconds
-            log.warning("%s: %s. Requests wait, each up to %g s (patience_seconds)", self.url, fault, limit)
-        self.counts.add(fault, retries=1)
+            log.warning("%s: %s. Requests wait, each up to %g s (patience_seconds)", self.url, problem, limit)
+        self.counts.add(problem, retries=1)
 
     def _require_allowance(self) -> None:
         allowed, counts = self.connection, self.counts
@@ -292,24 +292,24 @@ class Chat:
             answer = self._client.chat.completions.with_raw_response.create(**sent)  # read by `completion_of`
         except openai.APITimeoutError:
             raise ConnectionError("no answer in time") from None
-        except openai.APIStatusError as fault:
-            return self._body_despite(fault)
-        except openai.APIConnectionError as fault:
-            raise ConnectionError(f"no answer: {fault.__cause__ or fault}") from None
+        except openai.APIStatusError as error:
+            return self._body_despite(error)
+        except openai.APIConnectionError as error:
+            raise ConnectionError(f"no answer: {error.__cause__ or error}") from None
         return answer.content
 
-    def _body_despite(self, fault: APIStatusError) -> bytes:
+    def _body_despite(self, problem: APIStatusError) -> bytes:
         """Return the body of an answer that has an error's status; raise what `_body` raises for others."""
-        status = fault.status_code
-        message = shortened(" ".join(_words_of(fault).split())).replace(self._access.key or "\n", "(not shown)")
+        status = problem.status_code
+        message = shortened(" ".join(_words_of(problem).split())).replace(self._access.key or "\n", "(not shown)")
         found = f"HTTP {status}: {message}"
-        if remedy := _remedy_of(fault):
+        if remedy := _remedy_of(problem):
             expected = f"{self.url}: expected a server that completes chats as configured"
             raise ServerError(expected, found=f"HTTP {status}" if status in _REMEDIES else found, do=remedy) from None
-        if status in _INVALID and _is_filtered(fault):
+        if status in _INVALID and _is_filtered(problem):
             return _FILTERED
         passes = status >= _OF_SERVER or status in _PASSING
-        pause = pause_of(fault.response.headers, time.time())
+        pause = pause_of(problem.response.headers, time.time())
         if status == _BUSY or (passes and pause):
             asked = f" (Retry-After: {pause:g} s)" if pause else ""
             raise _BusyError(f"{found}{asked}", pause) from None
@@ -321,31 +321,31 @@ def _busy_in(state: RetryCallState) -> _BusyError:
     return cast("_BusyError", state.outcome.exception())
 
 
-def _words_of(fault: APIStatusError) -> str:
+def _words_of(problem: APIStatusError) -> str:
     """Return the message of an error, or the whole body of another form than OpenAI's."""
-    words = fault.body.get("message") if isinstance(fault.body, dict) else None
-    return words if isinstance(words, str) else fault.response.text
+    words = problem.body.get("message") if isinstance(problem.body, dict) else None
+    return words if isinstance(words, str) else problem.response.text
 
 
-def _remedy_of(fault: APIStatusError) -> str:
+def _remedy_of(problem: APIStatusError) -> str:
     """Return the remedy where an error concerns all requests of a job, else an empty text."""
-    status = fault.status_code
-    if status == _BUSY and "insufficient_quota" in (fault.code, fault.type):
+    status = problem.status_code
+    if status == _BUSY and "insufficient_quota" in (problem.code, problem.type):
         return _QUOTA
-    text = f"{fault.code} {_words_of(fault)}"
+    text = f"{problem.code} {_words_of(problem)}"
     if status in _INVALID and _UNSUPPORTED.search(text):
         # The message may name two settings: the rejected one, then the one to use instead.
-        named = re.findall(r"\w+", f"{fault.param or ''} {text}")
+        named = re.findall(r"\w+", f"{problem.param or ''} {text}")
         return next((_SETTINGS[word] for word in named if word in _SETTINGS), "")
     return _REMEDIES.get(status, "")
 
 
-def _is_filtered(fault: APIStatusError) -> bool:
+def _is_filtered(problem: APIStatusError) -> bool:
     """Return whether a content filter has withheld the prompt, or in a completion of this status the reply."""
-    if "content_filter" in (fault.code, fault.type):
+    if "content_filter" in (problem.code, problem.type):
         return True
     try:
-        choice = completion_of(fault.response.content)["choices"][0]
+        choice = completion_of(problem.response.content)["choices"][0]
     except UnreadableError:
         return False
     return bool(choice.get("finish_reason") == "content_filter")
@@ -405,8 +405,8 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
             found=f"neither its connection's base_url nor the environment variable {name}",
             do="Set one of them (lvlm.server or intention.execution), such as http://127.0.0.1:8000/v1.",
         )
-    if fault := address_fault(url):
-        raise ServerError(f"${name}: expected a server's address", found=f"one that {fault}", do="Export another.")
+    if problem := address_problem(url):
+        raise ServerError(f"${name}: expected a server's address", found=f"one that {problem}", do="Export another.")
     variable = connection.api_key_variable
     key = environ.get(variable, "").strip()
     if not key.isascii() or any(letter <= " " for letter in key):
@@ -419,7 +419,7 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
 
 
 def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what `act` makes of each item, in their order, of several at one time; a fault drops what has not begun."""
+    """Yield what `act` makes of each item, in their order, of several at one time; a problem drops what has not begun."""
     if workers == 1:
         yield from map(act, items)
         return

@@ -57,39 +57,39 @@ class ChatTemplate:
         named = {"add_generation_prompt": True, **dict(self.specials), **variables}
         return str(_compiled(self.text).render(messages=list(messages), **named))
 
-    def fault_of_system(self, system: str | None) -> str:
-        """Return the fault of the template with the system text of an image question, or an empty text.
+    def problem_of_system(self, system: str | None) -> str:
+        """Return the problem of the template with the system text of an image question, or an empty text.
 
         Args:
             system: a text; empty for no system turn, which the template must not add; None for the template's own.
         """
-        return _fault_of_system(self, system)
+        return _problem_of_system(self, system)
 
-    def fault_of_text(self, messages: Messages, **variables: Any) -> str:
-        """Return the fault of the template with the first message, a system turn, or an empty text."""
+    def problem_of_text(self, messages: Messages, **variables: Any) -> str:
+        """Return the problem of the template with the first message, a system turn, or an empty text."""
         try:
             self.render(messages[1:], **variables)
         except Exception:  # noqa: BLE001 - it fails at more than the system turn: other checks name that
             return ""
         try:
             written = self.render(messages, **variables)
-        except Exception as fault:  # noqa: BLE001 - a refusal is any exception
-            return f"one that refuses a system turn ({shortened(str(fault) or type(fault).__name__)})"
+        except Exception as error:  # noqa: BLE001 - a refusal is any exception
+            return f"one that refuses a system turn ({shortened(str(error) or type(error).__name__)})"
         content = messages[0]["content"]
         system = content if isinstance(content, str) else content[0]["text"]
         return "" if system.strip() in written else "one that leaves the system text out"
 
 
 @lru_cache(maxsize=256)
-def _fault_of_system(template: ChatTemplate, system: str | None) -> str:
+def _problem_of_system(template: ChatTemplate, system: str | None) -> str:
     asked = [{"role": "user", "content": [{"type": "image"}, *_words(_ASKED)]}]
     if system:
-        return template.fault_of_text([{"role": "system", "content": _words(system)}, *asked])
+        return template.problem_of_text([{"role": "system", "content": _words(system)}, *asked])
     return _added_text(template) if system == "" else ""
 
 
 def _added_text(template: ChatTemplate) -> str:
-    """Return the fault of a template with words before the first user turn only."""
+    """Return the problem of a template with words before the first user turn only."""
     turns = (("user", _ASKED), ("assistant", _SAID), ("user", _ASKED_AGAIN))
     try:
         written = template.render([{"role": role, "content": _words(text)} for role, text in turns])

@@ -35,8 +35,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | f
             return {name: handle.get_tensor(name) for name in handle.keys()}, about  # noqa: SIM118 - not a mapping
     except FileNotFoundError:
         raise CheckpointError(f"{path}: expected a checkpoint", found="none", do="Run its rule.") from None
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as fault:
-        raise CheckpointError(f"{path}: expected safetensors", found=shortened(str(fault)), do=REBUILD) from None
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: expected safetensors", found=shortened(str(error)), do=REBUILD) from None
 
 
 def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -45,15 +45,15 @@ def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapp
     Raises:
         CheckpointError: lists missing, extra and differently shaped or typed tensors, and those with NaN or infinity.
     """
-    faults = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
-    faults += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
+    problems = [f"missing {name}" for name in sorted(expected.keys() - found.keys())]
+    problems += [f"extra {name}" for name in sorted(found.keys() - expected.keys())]
     for name in sorted(found.keys() & expected.keys()):
         is_now, must = (f"{tensors[name].dtype} {list(tensors[name].shape)}" for tensors in (found, expected))
-        faults += [f"{name} is {is_now}, expected {must}"] if is_now != must else []
-    faults += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
-    if faults:
+        problems += [f"{name} is {is_now}, expected {must}"] if is_now != must else []
+    problems += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
+    if problems:
         raise CheckpointError(
             f"{path}: expected the {len(expected)} tensors of the configured architecture",
-            found="; ".join(faults),
+            found="; ".join(problems),
             do="Use the checkpoint's own config, or retrain with this one.",
         )

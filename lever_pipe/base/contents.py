@@ -69,8 +69,8 @@ def tensors_of(path: Path) -> dict[str, str]:
     """
     try:
         start, tensors = storage.header_of(path)
-    except ValueError as fault:
-        raise CheckpointError(f"{path}: expected whole safetensors", found=str(fault), do=REMEDY) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: expected whole safetensors", found=str(error), do=REMEDY) from None
     with path.open("rb") as handle:
         return {
             name: f"{tensor['dtype']}[{','.join(map(str, tensor['shape']))}] "

@@ -1,4 +1,4 @@
-"""Every foreseeable fault, printed as one line without a traceback.
+"""Every foreseeable problem, printed as one line without a traceback.
 
 Every message has three parts: what was expected, what was found, what to do.
 """
@@ -20,7 +20,7 @@ def shortened(text: str) -> str:
 
 
 class LeverPipeError(Exception):
-    """A fault that the user can cause and fix; printed as one message without a traceback."""
+    """A problem that the user can cause and fix; printed as one message without a traceback."""
 
     def __init__(self, expected: str, *, found: str, do: str) -> None:
         self.expected = expected
@@ -61,11 +61,11 @@ class MachineError(LeverPipeError):
     """The machine refuses a file, as a full disk, a read-only folder or a limit does, or has no GPU for a job alone."""
 
     @classmethod
-    def of(cls, fault: OSError) -> Self:
+    def of(cls, problem: OSError) -> Self:
         """Return what the system says as a message."""
-        expected = f"expected to read or write {fault.filename or 'a file'}"
+        expected = f"expected to read or write {problem.filename or 'a file'}"
         do = "Change that, then start again: what was complete is kept, and no half file stays."
-        return cls(expected, found=(fault.strerror or str(fault)).lower(), do=do)
+        return cls(expected, found=(problem.strerror or str(problem)).lower(), do=do)
 
 
 class StoreError(LeverPipeError):

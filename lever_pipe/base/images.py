@@ -105,8 +105,8 @@ def size_of(path: Path, content: bytes) -> tuple[int, int]:
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as fault:
-        raise _refused(path, fault.strerror or str(fault)) from None
+    except OSError as error:
+        raise _refused(path, error.strerror or str(error)) from None
 
 
 @contextmanager

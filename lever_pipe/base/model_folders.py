@@ -35,8 +35,8 @@ NOW = f"{{% macro strftime_now(format) %}}{{{{ format{NOW} }}}}{{% endmacro %}}\
 AnyOf = str | tuple[str, ...]
 
 
-def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> list[str]:
-    """Return what a model folder lacks, one text a fault; none for a whole one.
+def problems_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> list[str]:
+    """Return what a model folder lacks, one text a problem; none for a whole one.
 
     Args:
         folder: holds safetensors, as one file or as shards with an index.
@@ -46,20 +46,20 @@ def faults_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = (
     if not folder.is_dir():
         return ["no such folder"]
     others = [(group,) if isinstance(group, str) else group for group in any_of]
-    faults = [f"no {name}" for name in files if not (folder / name).is_file()]
+    problems = [f"no {name}" for name in files if not (folder / name).is_file()]
     if others and not any(all((folder / name).is_file() for name in names) for names in others):
-        faults.append(f"none of {', '.join(' with '.join(names) for names in others)}")
+        problems.append(f"none of {', '.join(' with '.join(names) for names in others)}")
     weights = sorted(folder.glob("*.safetensors"))
     shards = _shards(folder) or {"model.safetensors"}
-    faults += [f"no {name}" for name in sorted(shards - {path.name for path in weights})]
+    problems += [f"no {name}" for name in sorted(shards - {path.name for path in weights})]
     pointers = [path for path in (*sorted(folder.glob("*.json")), *weights) if _begins(path) == POINTER]
-    faults += [f"{path.name} is a git-lfs pointer" for path in pointers]
+    problems += [f"{path.name} is a git-lfs pointer" for path in pointers]
     for path in (path for path in weights if path not in pointers):
         try:
             header_of(path)
-        except (OSError, ValueError) as fault:
-            faults.append(f"{path.name} is not whole ({fault})")
-    return faults
+        except (OSError, ValueError) as error:
+            problems.append(f"{path.name} is not whole ({error})")
+    return problems
 
 
 def _shards(folder: Path) -> set[str]:
@@ -90,14 +90,14 @@ def has_bin_only(folder: Path) -> bool:
 
 
 def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> None:
-    """Refuse a folder that lacks something; see `faults_of`.
+    """Refuse a folder that lacks something; see `problems_of`.
 
     Raises:
         CheckpointError: `kind` says what was expected.
     """
-    if faults := faults_of(folder, files=files, any_of=any_of):
+    if problems := problems_of(folder, files=files, any_of=any_of):
         remedy = f"Its weights are .bin files: {CONVERT} {folder}" if has_bin_only(folder) else MAKE
-        raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(faults), do=remedy)
+        raise CheckpointError(f"{folder}: expected {kind}", found="; ".join(problems), do=remedy)
 
 
 def image_settings(folder: Path) -> Path:
@@ -146,11 +146,11 @@ def readable(folder: Path, part: str) -> Iterator[None]:
         yield
     except LeverPipeError:
         raise
-    except Exception as fault:  # tokenizers and the checks of configurations raise classes of their own
-        if isinstance(fault, OSError) and fault.errno not in (None, errno.ENOENT):  # a full disk breaks no model
+    except Exception as error:  # tokenizers and the checks of configurations raise classes of their own
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):  # a full disk breaks no model
             raise
-        message = shortened(" ".join(str(fault).split())).rstrip(".")
-        found = f"{type(fault).__name__}: {message}"
+        message = shortened(" ".join(str(error).split())).rstrip(".")
+        found = f"{type(error).__name__}: {message}"
         raise CheckpointError(f"{folder}: expected a readable {part}", found=found, do=MAKE) from None
 
 
@@ -217,18 +217,18 @@ def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[An
     Raises:
         CheckpointError: other tensors; values that are not finite; matrices of a single value, weights of zeros only.
     """
-    faults = {kind: sorted(map(str, names)) for kind, names in differing.items() if names}
-    if not faults:
+    problems = {kind: sorted(map(str, names)) for kind, names in differing.items() if names}
+    if not problems:
         for name, tensor in model.named_parameters():
-            if fault := _fault_of_values(name, tensor):
-                faults.setdefault(fault, []).append(name)
-    if faults:
-        listed = "; ".join(f"{kind}: {', '.join(names[:SHOWN])} ({len(names)})" for kind, names in faults.items())
+            if problem := _problem_of_values(name, tensor):
+                problems.setdefault(problem, []).append(name)
+    if problems:
+        listed = "; ".join(f"{kind}: {', '.join(names[:SHOWN])} ({len(names)})" for kind, names in problems.items())
         expected = f"{folder}: expected exactly the tensors of its config.json, with trained values"
         raise CheckpointError(expected, found=listed, do=MAKE)
 
 
-def _fault_of_values(name: str, tensor: Any) -> str:
+def _problem_of_values(name: str, tensor: Any) -> str:
     if not tensor.numel():
         return ""
     low, high = (float(value) for value in tensor.detach().aminmax())  # NaN is both if there is one

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lever_pipe.base.errors import ConfigError, shortened
-from lever_pipe.base.sections import RULES_BROKEN, Fault, Section, did_you_mean, dotted, shown
+from lever_pipe.base.sections import RULES_BROKEN, Problem, Section, did_you_mean, dotted, shown
 
 S = TypeVar("S", bound=Section)
 KINDS = {
@@ -39,21 +39,21 @@ def parse_model(model: type[S], values: Any, *, source: str) -> S:
 
 def refusal(lines: list[str], source: str) -> ConfigError:
     """Return the one error that holds a line for each fault."""
-    count = f"{len(lines)} fault" + ("s" if len(lines) > 1 else "")
+    count = f"{len(lines)} problem" + ("s" if len(lines) > 1 else "")
     do = "Change these keys (workflow/schemas/config.schema.json lists all):\n  " + "\n  ".join(lines)
     return ConfigError(f"{source}: expected a valid configuration", found=count, do=do)
 
 
 def read_section(model: type[S], values: Any) -> S | list[str]:
-    """Return the section, or a line for each fault; rules are looked at where all values are sound."""
+    """Return the section, or a line for each problem; rules are looked at where all values are sound."""
     try:
         section = model.model_validate(values)
-    except ValidationError as fault:
-        return [line for error in fault.errors(include_url=False) for line in _lines(model, error)]
+    except ValidationError as exception:
+        return [line for error in exception.errors(include_url=False) for line in _lines(model, error)]
     return [f"{dotted(location)}: {text}" for location, text in _misread(values, section, ())] or section
 
 
-def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Fault]:
+def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Problem]:
     """Yield truth values that pydantic took for numbers, and the reverse."""
     if isinstance(values, Mapping) and isinstance(parsed, Section | dict):
         fields = parsed if isinstance(parsed, dict) else vars(parsed)
@@ -80,9 +80,9 @@ def keys_in(section: type[Section], within: str = "") -> Iterator[str]:
 def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     location, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "default_factory_not_called" or (kind == "too_short" and len(error["input"]) >= context["min_length"]):
-        return  # it follows from the fault of another value
+        return  # it follows from the problem of another value
     if kind == RULES_BROKEN:
-        yield from (f"{dotted((*location, *below))}: {text}" for below, text in context["faults"])
+        yield from (f"{dotted((*location, *below))}: {text}" for below, text in context["problems"])
     elif kind == "extra_forbidden":
         keys = _keys_at(model, location[:-1])
         remedy = did_you_mean(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")

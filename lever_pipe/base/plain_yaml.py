@@ -77,13 +77,13 @@ def read(text: str) -> Any:
             return loader.construct_document(node)
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as fault:
-        mark = fault.problem_mark or fault.context_mark
-        found, line = ", ".join(filter(None, (fault.context, fault.problem))), mark.line + 1 if mark else 1
-    except yaml.reader.ReaderError as fault:
-        found, line = str(fault.reason), _line_at(text, fault.position)
-    except UnicodeEncodeError as fault:  # half of a surrogate pair
-        found, line = fault.reason, _line_at(text, fault.start)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        found, line = ", ".join(filter(None, (error.context, error.problem))), mark.line + 1 if mark else 1
+    except yaml.reader.ReaderError as error:
+        found, line = str(error.reason), _line_at(text, error.position)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        found, line = error.reason, _line_at(text, error.start)
     raise PlainYamlError("YAML or JSON", found=found.removeprefix("found "), do="Correct it there.", line=line)
 
 

@@ -53,8 +53,8 @@ def plugin_of(kind: str, *others: str) -> AfterValidator:
     def check(name: str) -> str:
         names = [*available(kind), *others]
         if name not in names:
-            fault = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
-            raise ValueError(f"{fault}. {did_you_mean(name, names, LISTED.format(', '.join(names)))}")
+            problem = f"must be a module of lever_pipe/{kind}, got {shortened(repr(name))}"
+            raise ValueError(f"{problem}. {did_you_mean(name, names, LISTED.format(', '.join(names)))}")
         return name
 
     return AfterValidator(check)

@@ -15,13 +15,13 @@ from pydantic_core import PydanticCustomError
 from lever_pipe.base.errors import shortened
 
 Path = tuple[int | str, ...]
-Fault = tuple[Path, str]
+Problem = tuple[Path, str]
 """Where a value stands, and what it must be, what it is and what to do."""
-Rule = Callable[[Any], Iterable[Fault]]
+Rule = Callable[[Any], Iterable[Problem]]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
 RULES_BROKEN = "rules_broken"
-"""Type of the pydantic error that holds the faults of a section's rules."""
+"""Type of the pydantic error that holds the problems of a section's rules."""
 
 
 def rule(method: R) -> R:
@@ -30,35 +30,37 @@ def rule(method: R) -> R:
     return method
 
 
-def at_most(location: Path, value: float, bound: str, most: float, do: str = "") -> list[Fault]:
-    """Return the fault of a value above the one that the key `bound` has."""
-    fault = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
-    return [(location, fault)] if value > most else []
+def at_most(location: Path, value: float, bound: str, most: float, do: str = "") -> list[Problem]:
+    """Return the problem of a value above the one that the key `bound` has."""
+    problem = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
+    return [(location, problem)] if value > most else []
 
 
-def dividing(location: Path, value: int, whole: str, number: int) -> list[Fault]:
-    """Return the fault of a value that does not divide the one that the key `whole` has."""
+def dividing(location: Path, value: int, whole: str, number: int) -> list[Problem]:
+    """Return the problem of a value that does not divide the one that the key `whole` has."""
     return [(location, f"must divide {whole}={number}, got {value}. Change one of them.")] if number % value else []
 
 
-def one_of(location: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Fault]:
-    """Return the fault of a value that is none of those known, which stand under the key `name` if it is given."""
+def one_of(location: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Problem]:
+    """Return the problem of a value that is none of those known, which stand under the key `name` if it is given."""
     names = [choice for choice in choices if isinstance(choice, str)] if isinstance(value, str) else []
     remedy = did_you_mean(str(value), names, do)
-    fault = f"must be one of {f'{name}=' if name else ''}{list(choices)}, got {value!r}. {remedy}"
-    return [] if value in choices else [(location, fault)]
+    problem = f"must be one of {f'{name}=' if name else ''}{list(choices)}, got {value!r}. {remedy}"
+    return [] if value in choices else [(location, problem)]
 
 
-def some_of(location: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Fault]:
-    """Return the faults of the values that are none of those known, as `one_of`."""
-    return [fault for i, value in enumerate(values) for fault in one_of((*location, i), value, choices, do, name)]
+def some_of(location: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Problem]:
+    """Return the problems of the values that are none of those known, as `one_of`."""
+    return [problem for i, value in enumerate(values) for problem in one_of((*location, i), value, choices, do, name)]
 
 
-def repeated(location: Path, key: str, names: Sequence[str]) -> list[Fault]:
-    """Return the faults of entries of a list that have under a key what an earlier one has."""
+def repeated(location: Path, key: str, names: Sequence[str]) -> list[Problem]:
+    """Return the problems of entries of a list that have under a key what an earlier one has."""
     do = f"Give each a {key} of its own."
-    fault = f"must differ from that of earlier {location[-1]}"
-    return [((*location, i, key), f"{fault}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]]
+    problem = f"must differ from that of earlier {location[-1]}"
+    return [
+        ((*location, i, key), f"{problem}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]
+    ]
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
@@ -119,15 +121,15 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
     )
 
-    def faults(self) -> list[Fault]:
+    def problems(self) -> list[Problem]:
         """Return what breaks the rules of this section; the sections in it keep theirs."""
-        return [fault for check in _rules_of(type(self)) for fault in check(self)]
+        return [problem for check in _rules_of(type(self)) for problem in check(self)]
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
-        if faults := self.faults():
-            text = "; ".join(f"{dotted(location)}: {fault}" for location, fault in faults)
-            raise PydanticCustomError(RULES_BROKEN, "{text}", {"text": text, "faults": faults})
+        if problems := self.problems():
+            text = "; ".join(f"{dotted(location)}: {problem}" for location, problem in problems)
+            raise PydanticCustomError(RULES_BROKEN, "{text}", {"text": text, "problems": problems})
         return self
 
 

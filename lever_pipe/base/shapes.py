@@ -20,7 +20,7 @@ _DIMENSIONS = re.compile(r".*_([A-Z]+)")
 
 
 class ShapeError(ValueError):
-    """A tensor does not have the shape that its name says: a programmer's fault, not the user's."""
+    """A tensor does not have the shape that its name says: a programmer's problem, not the user's."""
 
 
 def shaped(function: Callable[P, R]) -> Callable[P, R]:

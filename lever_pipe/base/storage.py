@@ -101,10 +101,10 @@ def read_json(path: Path) -> Any:
     """
     try:
         return strict_json(path.read_bytes())
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
-    except ValueError as fault:
-        found = shortened(str(fault))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:
+        found = shortened(str(error))
         raise RecordError(f"{path}: expected JSON", found=found, do="Restore or rebuild the file.") from None
 
 
@@ -117,11 +117,11 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
     try:
         reader = csv.reader(io.StringIO(text_in(path.read_bytes()), newline=None), strict=True)
         return [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
-    except (UnicodeDecodeError, csv.Error) as fault:
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except (UnicodeDecodeError, csv.Error) as error:
         do = "Save it as CSV with commas, in UTF-8."
-        raise RecordError(f"{path}: expected a CSV file in UTF-8", found=str(fault), do=do) from None
+        raise RecordError(f"{path}: expected a CSV file in UTF-8", found=str(error), do=do) from None
 
 
 def read_yaml(path: Path, expected: str) -> Any:
@@ -136,10 +136,10 @@ def read_yaml(path: Path, expected: str) -> Any:
         return plain_yaml.read(text_in(path.read_bytes()))
     except FileNotFoundError:
         raise RecordError(f"{path}: expected {expected}", found="none", do="Restore it.") from None
-    except plain_yaml.PlainYamlError as fault:
-        raise RecordError(f"{path}:{fault.line}: expected {fault.expected}", found=fault.found, do=fault.do) from None
-    except UnicodeDecodeError as fault:
-        raise RecordError(f"{path}: expected YAML in UTF-8", found=str(fault), do="Restore it.") from None
+    except plain_yaml.PlainYamlError as error:
+        raise RecordError(f"{path}:{error.line}: expected {error.expected}", found=error.found, do=error.do) from None
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: expected YAML in UTF-8", found=str(error), do="Restore it.") from None
 
 
 def write_rows(path: Path, rows: Iterable[BaseModel]) -> None:
@@ -161,8 +161,8 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
     try:
         with path.open("rb") as handle:
             return [_parse(model, line, f"{path}:{number}") for number, line in enumerate(handle, start=1)]
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def read_examples(path: Path) -> list[Example]:
@@ -217,8 +217,8 @@ def read_row(path: Path, model: type[M]) -> M:
     """
     try:
         content = path.read_bytes()
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return _parse(model, content, str(path))
 
 
@@ -244,10 +244,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         arrays = dict(load_file(path))
         endless = [name for name, array in sorted(arrays.items()) if not np.isfinite(array).all()]
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
-    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as fault:  # numpy knows fewer types
-        found = shortened(f"{type(fault).__name__}: {fault}")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:  # numpy knows fewer types
+        found = shortened(f"{type(error).__name__}: {error}")
         raise RecordError(f"{path}: expected safetensors", found=found, do="Rebuild the file.") from None
     if endless:
         raise RecordError(f"{path}: expected finite numbers", found=f"others in {', '.join(endless)}", do="Rebuild it.")
@@ -268,18 +268,18 @@ def read_embeddings(path: Path, n_examples: int | None = None) -> dict[str, np.n
 
     arrays = read_arrays(path)
     names = {"image", "question"}
-    faults = [f"the arrays {sorted(arrays)}"] if arrays.keys() != names else []
+    problems = [f"the arrays {sorted(arrays)}"] if arrays.keys() != names else []
     widths = {array.shape[1:] for array in arrays.values()}
     for name, array in sorted(arrays.items()):
         n = n_examples if n_examples is not None else len(arrays.get("image", array)) if array.ndim else 0
         if array.dtype != np.float32 or array.ndim != 2 or len(array) != n or len(widths) > 1:
-            faults.append(f"{name} {array.dtype} {list(array.shape)} for {n} examples")
+            problems.append(f"{name} {array.dtype} {list(array.shape)} for {n} examples")
         elif array.size and not np.allclose(np.linalg.norm(array, axis=1), 1, rtol=0, atol=UNIT_TOLERANCE):
-            faults.append(f"{name} with rows of another length than 1")
-    if faults:
+            problems.append(f"{name} with rows of another length than 1")
+    if problems:
         raise RecordError(
             f"{path}: expected {', '.join(sorted(names))}: float32, one unit row an example, one width",
-            found="; ".join(faults),
+            found="; ".join(problems),
             do="Rerun embed_examples, or make them so.",
         )
     return arrays
@@ -297,8 +297,8 @@ def header_of(path: Path) -> tuple[int, dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy"):  # holds the header against the file's size
             pass
-    except SafetensorError as fault:
-        raise ValueError(shortened(str(fault))) from None
+    except SafetensorError as error:
+        raise ValueError(shortened(str(error))) from None
     with path.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         header: dict[str, Any] = json.loads(handle.read(length))
@@ -320,8 +320,8 @@ def read_listing(path: Path) -> dict[str, str]:
     """
     try:
         lines = os.fsdecode(path.read_bytes()).split("\n")
-    except OSError as fault:
-        raise _unreadable(path, fault) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines if line)}
 
 
@@ -335,27 +335,27 @@ def _parse(model: type[M], content: bytes, location: str) -> M:
     try:
         strict_json(content)  # pydantic takes the last of several equal keys
         return model.model_validate_json(text_in(content), strict=True)
-    except ValidationError as fault:
-        found = _describe(fault)
-    except UnicodeDecodeError as fault:
-        raise RecordError(f"{location}: expected UTF-8 text", found=str(fault), do="Fix or rebuild the file.") from None
-    except ValueError as fault:
-        found = f"'row': Invalid JSON: {shortened(str(fault))}"
+    except ValidationError as error:
+        found = _describe(error)
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{location}: expected UTF-8 text", found=str(error), do="Fix or rebuild the file.") from None
+    except ValueError as error:
+        found = f"'row': Invalid JSON: {shortened(str(error))}"
     raise RecordError(f"{location}: expected a {model.__name__} row", found=found, do="Fix or rebuild the file.")
 
 
-def _describe(fault: ValidationError) -> str:
+def _describe(problem: ValidationError) -> str:
     parts = []
-    for error in fault.errors(include_url=False, include_context=False)[:5]:
+    for error in problem.errors(include_url=False, include_context=False)[:5]:
         key = shortened(".".join(str(part) for part in error["loc"]) or "row")
         kind = {"missing": "missing", "extra_forbidden": "unknown key"}.get(error["type"], error["msg"])
         parts.append(f"'{key}': {kind}")
     return "; ".join(parts)
 
 
-def _unreadable(path: Path, fault: OSError) -> RecordError:
-    if isinstance(fault, FileNotFoundError):
+def _unreadable(path: Path, problem: OSError) -> RecordError:
+    if isinstance(problem, FileNotFoundError):
         do = "Run the rule that makes it, or name its folder."
         return RecordError(f"{path}: expected a file", found="none", do=do)
-    found = fault.strerror or str(fault)
+    found = problem.strerror or str(problem)
     return RecordError(f"{path}: expected a file that can be read", found=found, do="Fix the path or its permissions.")

@@ -181,12 +181,12 @@ def load_restricted(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as fault:  # noqa: BLE001 - it raises whatever a broken file leads to
-        message = " ".join(str(fault).split())
+    except Exception as error:  # noqa: BLE001 - it raises whatever a broken file leads to
+        message = " ".join(str(error).split())
         match = REFUSED_GLOBAL.search(message)
         refuse(
             f"{path}: expected tensors that torch.load(weights_only=True) reads",
-            f"the object {match[1]}" if match else f"{type(fault).__name__}: {shortened(message)}",
+            f"the object {match[1]}" if match else f"{type(error).__name__}: {shortened(message)}",
             BROKEN,
         )
 

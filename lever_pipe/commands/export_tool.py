@@ -54,9 +54,9 @@ def main(words: Sequence[str]) -> int:
         out.mkdir(parents=True, exist_ok=True)
         for run in runs:
             TRACKERS[options.tracker](run, out, options.results.absolute().name)
-    except ModuleNotFoundError as fault:
+    except ModuleNotFoundError as error:
         do = f"Install it: pip install 'lever-pipe[{options.tracker}]'."
-        raise ConfigError(f"expected the library {options.tracker}", found=f"no module {fault.name}", do=do) from None
+        raise ConfigError(f"expected the library {options.tracker}", found=f"no module {error.name}", do=do) from None
     sys.stdout.write(f"{out}: {len(runs)} runs\n")
     return 0
 
@@ -68,8 +68,8 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
         path = results / name
         try:
             rows = [row for row in read(path) if math.isfinite(row.value)] if path.is_file() else []
-        except (KeyError, ValueError) as fault:
-            needs, seen = f"{path}: expected rows of curves", repr(fault)
+        except (KeyError, ValueError) as error:
+            needs, seen = f"{path}: expected rows of curves", repr(error)
             raise RecordError(needs, found=seen, do="Build the file again.") from None
         for row in rows:
             policy = PolicyName.parse(row.subject)

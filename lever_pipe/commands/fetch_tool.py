@@ -60,8 +60,8 @@ def main(words: Sequence[str]) -> int:
         try:
             fetch(experiment, model, sources.get(model.key, ""))
         except (LeverPipeError, OSError) as caught:
-            fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
-            missing.append(f"{model.key}: {fault}\n")
+            problem = MachineError.of(caught) if isinstance(caught, OSError) else caught
+            missing.append(f"{model.key}: {problem}\n")
     sys.stderr.writelines(missing)
     if missing:
         return 2
@@ -88,7 +88,7 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
     """
     files, any_of = local_checks.files_read(experiment, model)
     folder = here / model.folder
-    if not model_folders.faults_of(folder, files=files, any_of=any_of):
+    if not model_folders.problems_of(folder, files=files, any_of=any_of):
         sys.stdout.write(f"{model.key}: {model.folder} is whole\n")
         return
     repository, _, revision = (source or local_checks.repository_of(model.folder)).partition("@")
@@ -160,14 +160,14 @@ def _explained(repository: str, key: str) -> Iterator[None]:
     except RepositoryNotFoundError:
         do = f"Correct {key} or --from; set HF_TOKEN if the repository is private."
         raise ServerError(expected, found="no such repository, or a private one", do=do) from None
-    except HfHubHTTPError as fault:
-        raise ServerError(expected, found=f"HTTP status {fault.response.status_code}", do=again) from None
+    except HfHubHTTPError as error:
+        raise ServerError(expected, found=f"HTTP status {error.response.status_code}", do=again) from None
     except LeverPipeError:
         raise
-    except Exception as fault:  # the client raises classes of its HTTP library, which differs by version
-        if isinstance(fault, OSError) and fault.errno:  # a full disk is no matter of the hub
+    except Exception as error:  # the client raises classes of its HTTP library, which differs by version
+        if isinstance(error, OSError) and error.errno:  # a full disk is no matter of the hub
             raise
-        raise ServerError(expected, found=f"{type(fault).__name__}: {fault}".rstrip("."), do=again) from None
+        raise ServerError(expected, found=f"{type(error).__name__}: {error}".rstrip("."), do=again) from None
 
 
 def _sources(words: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:

@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--drop", action="store_true", help="leave out damaged lines; their prompts are answered again")
     options = parser.parse_args(words[1:])
     merged = merge(options.folder, drop=options.drop)
-    sys.stdout.writelines(f"left out: {fault}\n" for fault in merged.damaged)
+    sys.stdout.writelines(f"left out: {problem}\n" for problem in merged.damaged)
     sys.stdout.write(
         f"{merged.target}: {merged.rows:,} rows\n"
         f"files removed: {len(merged.removed):,}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
@@ -73,21 +73,21 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
                 key, row = parse_row(line, path, number)
                 if (known := rows.setdefault(key, row)) is not row:
                     union(known, row)
-            except RecordError as fault:
-                damaged.append(fault)
+            except RecordError as error:
+                damaged.append(error)
     if not sizes:
         found = "no such file" if folder.is_dir() else "no folder"
         do = "Name the `ledger` folder of the store, as .lever_pipe/store/ledger, or without a store of the results."
         raise RecordError(f"{folder}: expected a folder with ledger files (*.jsonl)", found=found, do=do)
     if damaged and not drop:
-        found = f"faults: {len(damaged):,}, the first: {damaged[0].expected}; found {damaged[0].found}"
+        found = f"problems: {len(damaged):,}, the first: {damaged[0].expected}; found {damaged[0].found}"
         do = "Delete these lines, or leave them out: ledger merge --drop. Their prompts are answered again."
         raise DataError(f"{folder}: expected rows that can be merged", found=found, do=do)
     try:
         merged = [sealed_line(key, canonical_json(rows[key])) for key in sorted(rows)]
-    except ValueError as fault:
+    except ValueError as error:
         do = "Delete the rows that hold others; their prompts are answered again."
-        raise DataError(f"{folder}: expected finite numbers", found=str(fault), do=do) from None
+        raise DataError(f"{folder}: expected finite numbers", found=str(error), do=do) from None
     digest = hashlib.sha256(b"".join(merged)).hexdigest()
     # What was met first stays first beside the file of a running job: the name sorts before every host's. By content,
     # it is never written twice with different rows.

@@ -75,7 +75,7 @@ def main(words: Sequence[str]) -> int:
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)
     checks = local_checks.check(experiment, rules={job.rule for job in jobs}, folder=Path())
-    missing = [outcome.text for outcome in checks if outcome.level is Level.FAULT]
+    missing = [outcome.text for outcome in checks if outcome.level is Level.PROBLEM]
     if "--json" in words:
         lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm, "missing": missing}, indent=2) + "\n")

@@ -1,5 +1,5 @@
 """`lever-pipe store TOOL`: `stats` counts what a store of finished work holds; `verify` reads all of it and
-ends with status 1 and one line for each fault; `gc` makes room.
+ends with status 1 and one line for each problem; `gc` makes room.
 
 `gc` reads everything and removes what is damaged; then finished work that was not used for the longest time, until the
 rest takes no more than the store may, and what killed jobs have left. Running jobs may go on. The ledger of LVLM
@@ -22,7 +22,7 @@ from lever_pipe.runtime.store import GB, Store, bytes_of
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one tool; return 0, or 1 where faults remain."""
+    """Run one tool; return 0, or 1 where problems remain."""
     parser = argparse.ArgumentParser(
         prog="lever-pipe store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,13 +37,13 @@ def main(words: Sequence[str]) -> int:
         raise StoreError(f"{folder}: expected a store of finished work", found="none", do=do)
     store = Store(folder, max_bytes=int(settings.max_gb * GB))
 
-    faults = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
-    sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{fault}\n" for fault in faults)
-    counts = {"removed": len(faults) + store.trim()} if options.tool == "gc" else {}
+    problems = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
+    sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{problem}\n" for problem in problems)
+    counts = {"removed": len(problems) + store.trim()} if options.tool == "gc" else {}
     works = list(store.works())
     counts |= {"entries": len(works), "bytes": sum(bytes_of(work.entry) for work in works)}
     counts |= {"ledger_bytes": bytes_of(folder / "ledger") if (folder / "ledger").exists() else 0}
     counts |= {"max_bytes": store.max_bytes}
     rows = [("folder", str(folder)), *((name, f"{n:,}") for name, n in counts.items())]
     sys.stdout.write(tabulate(rows, tablefmt="plain", colalign=("left", "right"), disable_numparse=True) + "\n")
-    return 1 if faults and options.tool == "verify" else 0
+    return 1 if problems and options.tool == "verify" else 0

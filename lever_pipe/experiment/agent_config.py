@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.plugins import plugin_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, at_most, dividing, one_of, repeated, rule
+from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, at_most, dividing, one_of, repeated, rule
 from lever_pipe.experiment.config import KlForm, Sweep, swept
 
 RunSeed = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -98,14 +98,14 @@ class Simulator(Section):
     """A plugin of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
     leak_details: bool = False
-    """Published fault: the reply prompt holds the hidden details."""
+    """Published problem: the reply prompt holds the hidden details."""
     silent_failures: bool = False
-    """Published fault: a failed judge counts as nothing covered, unseen. Such a run still stops above `failure_limit`;
-    raise that to 1 for parity with the original."""
+    """Published problem: a failed judge counts as nothing covered, unseen. Such a run still stops above
+    `failure_limit`; raise that to 1 for parity with the original."""
     count_duplicates: bool = False
-    """Published fault: a detail that the judge names twice counts twice."""
+    """Published problem: a detail that the judge names twice counts twice."""
     last_call_only: bool = False
-    """Published fault: of several calls in one turn only the last reward is kept."""
+    """Published problem: of several calls in one turn only the last reward is kept."""
     failure_limit: float = Field(0.05, ge=0, le=1)
     """Share of failed requests in a step or evaluation, to the simulator or to a served agent, above which it stops."""
 
@@ -150,7 +150,7 @@ class TinyQwen3(Section):
     positions: int = Field(512, ge=16)
 
     @rule
-    def _kv_heads_divide_heads(self) -> list[Fault]:
+    def _kv_heads_divide_heads(self) -> list[Problem]:
         return dividing(("kv_heads",), self.kv_heads, "heads", self.heads)
 
 
@@ -209,7 +209,7 @@ class Schedule(Section):
     """`adaptive` only: episodes in which the weight moves by about a fifth at most."""
 
     @rule
-    def _adaptive_ones_have_a_target(self) -> Iterator[Fault]:
+    def _adaptive_ones_have_a_target(self) -> Iterator[Problem]:
         for key in ("target", "horizon"):
             if self.kind == "adaptive" and getattr(self, key) is None:
                 yield (key,), "must be given with kind: adaptive, got nothing. Add it."
@@ -260,7 +260,7 @@ class AgentGrpo(Section):
         return self.prompts * self.group
 
     @rule
-    def _minibatches_divide_prompts(self) -> list[Fault]:
+    def _minibatches_divide_prompts(self) -> list[Problem]:
         return dividing(("minibatches",), self.minibatches, "prompts", self.prompts)
 
 
@@ -348,10 +348,12 @@ class AgentArm(Section):
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule
-    def _learning_rates_follow_no_target(self) -> Iterator[Fault]:
+    def _learning_rates_follow_no_target(self) -> Iterator[Problem]:
         if self.schedule.kind == "adaptive":
-            fault = "must be constant, linear, cosine or rising, got 'adaptive'. Only kl_schedule and entropy_schedule"
-            yield ("schedule", "kind"), f"{fault} follow a target."
+            problem = (
+                "must be constant, linear, cosine or rising, got 'adaptive'. Only kl_schedule and entropy_schedule"
+            )
+            yield ("schedule", "kind"), f"{problem} follow a target."
 
 
 def _document_arm(arms: Sequence[AgentArm], reference: str) -> str:
@@ -450,38 +452,38 @@ class Intention(Section):
         return arm.model_copy(update={key: getattr(arm, key) or getattr(self.grpo, key) for key in keys})
 
     @rule
-    def _the_rule_user_knows_the_tasks(self) -> Iterator[Fault]:
+    def _the_rule_user_knows_the_tasks(self) -> Iterator[Problem]:
         kind, source = self.simulator.kind, self.tasks.source
         if kind == "rule" and source == WRITTEN_TASKS:
-            fault = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
-            yield ("simulator", "kind"), f"{fault} Name openai, or set tasks.source to synthetic."
+            problem = f"must not be 'rule' with tasks.source={source!r}: that user plays the embedded tasks only."
+            yield ("simulator", "kind"), f"{problem} Name openai, or set tasks.source to synthetic."
 
     @rule
-    def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Fault]:
+    def _a_folder_that_is_warmed_up_has_demonstrations(self) -> Iterator[Problem]:
         if self.warm_start.folder_micro_batch is None:
             return
         location = ("warm_start", "folder_micro_batch")
         if (source := self.tasks.source) == WRITTEN_TASKS:
-            fault = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
-            yield location, f"{fault} Drop it, or set tasks.source to synthetic."
+            problem = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
+            yield location, f"{problem} Drop it, or set tasks.source to synthetic."
         if self.engine == "verl":
             yield location, "must be null with engine='verl', which starts from the folder itself. Drop it."
 
     @rule
-    def _arms_differ(self) -> Iterator[Fault]:
+    def _arms_differ(self) -> Iterator[Problem]:
         names = [arm.name for arm in self.arms]
         yield from repeated(("arms",), "name", names)
         if START_ARM in names:
-            location, fault = (
+            location, problem = (
                 ("arms", names.index(START_ARM), "name"),
                 "the name of the start policy's rows. Rename it.",
             )
-            yield location, f"must not be {START_ARM!r}, {fault}"
+            yield location, f"must not be {START_ARM!r}, {problem}"
         for key in ("reference_arm", "document_arm"):
             yield from one_of((key,), getattr(self, key), names, "Name one of them or add the arm.")
 
     @rule
-    def _served_agents_stand_next_to_the_arms(self) -> Iterator[Fault]:
+    def _served_agents_stand_next_to_the_arms(self) -> Iterator[Problem]:
         names, agents = (START_ARM, *(arm.name for arm in self.arms)), [agent.name for agent in self.served]
         yield from repeated(("served",), "name", agents)
         for index, name in enumerate(agents):
@@ -490,16 +492,16 @@ class Intention(Section):
         for name in self.execution.served:
             yield from one_of(("execution", "served", name), name, agents, "Name a served agent, or drop the key.")
         if self.engine == "verl":
-            fault = "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
+            problem = "must be empty with engine: verl, which evaluates no held-out tasks. Drop them."
             for key, given in (
                 (("served",), self.served),
                 (("evaluation", "temperatures"), self.evaluation.temperatures),
             ):
                 if given:
-                    yield key, fault
+                    yield key, problem
 
     @rule
-    def _steps_find_prompts(self) -> list[Fault]:
+    def _steps_find_prompts(self) -> list[Problem]:
         if self.tasks.source != "synthetic":
             return []
         bound, most = "intention.tasks.synthetic.n_train", self.tasks.synthetic.n_train

@@ -16,8 +16,8 @@ from pydantic import Field
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import (
     Distinct,
-    Fault,
     FilePath,
+    Problem,
     Rising,
     Section,
     Seed,
@@ -74,7 +74,7 @@ class Selector(Section):
     """Rows of step embeddings, one a shot; 0 for none. Read by `gru` and the heads that are made from it."""
 
     @rule
-    def _heads_divide_width(self) -> list[Fault]:
+    def _heads_divide_width(self) -> list[Problem]:
         return dividing(("heads",), self.heads, "width", self.width)
 
 
@@ -125,7 +125,7 @@ class AdaptiveKl(Section):
     maximum: float = Field(10.0, gt=0)
 
     @rule
-    def _window_is_in_order(self) -> list[Fault]:
+    def _window_is_in_order(self) -> list[Problem]:
         return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
 
 
@@ -199,7 +199,7 @@ class OnPolicy(Section):
         return n if self.queries is None else min(self.queries, n)
 
     @rule
-    def _group_is_one(self) -> Iterator[Fault]:
+    def _group_is_one(self) -> Iterator[Problem]:
         if self.group < 2 and self.advantages != "batch":
             bound = f"must be at least 2 with advantages={self.advantages!r}"
             yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
@@ -255,11 +255,11 @@ class Preset(Section):
     max_gradient_norm: float = Field(1.0, gt=0)
 
     @rule
-    def _something_is_trained(self) -> Iterator[Fault]:
+    def _something_is_trained(self) -> Iterator[Problem]:
         for objective in ("grpo", "on_policy"):
             if self.selector.network == "bi_encoder" and getattr(self, objective).freeze_projections:
-                fault = "must be false with selector.network: bi_encoder, which has projections only, got true"
-                yield (objective, "freeze_projections"), f"{fault}. Write {objective}: {{freeze_projections: false}}."
+                problem = "must be false with selector.network: bi_encoder, which has projections only, got true"
+                yield (objective, "freeze_projections"), f"{problem}. Write {objective}: {{freeze_projections: false}}."
 
 
 class OnPolicyRuns(Section):
@@ -278,7 +278,7 @@ class OnPolicyRuns(Section):
     offline GRPO."""
 
     @rule
-    def _evaluated_epochs_are_trained(self) -> list[Fault]:
+    def _evaluated_epochs_are_trained(self) -> list[Problem]:
         return at_most(("evaluated",), max(self.evaluated, default=1), "epochs", self.epochs)
 
 
@@ -305,16 +305,16 @@ class ArmSettings(Section):
     """null for the published, offline objective alone."""
 
     @rule
-    def _on_policy_seeds_exist(self) -> list[Fault]:
+    def _on_policy_seeds_exist(self) -> list[Problem]:
         seeds, do = self.on_policy.seeds if self.on_policy else (), "Drop it or add it to the arm."
         return some_of(("on_policy", "seeds"), seeds, self.seeds, do, "the arm's seeds")
 
     @rule
-    def _long_runs_have_their_evaluated_epochs(self) -> list[Fault]:
+    def _long_runs_have_their_evaluated_epochs(self) -> list[Problem]:
         return at_most(("long_evaluated",), max(self.long_evaluated, default=0), "long_epochs", self.long_epochs)
 
     @rule
-    def _base_epochs_exist(self) -> list[Fault]:
+    def _base_epochs_exist(self) -> list[Problem]:
         return at_most(("base_rce_epochs",), max(self.base_rce_epochs), "rce_epochs", self.rce_epochs)
 
 
@@ -343,7 +343,7 @@ class Sweep(Section):
     """Filled when the configuration is read, with the arm itself among them; nobody writes them."""
 
     @rule
-    def _combinations_are_some(self) -> Iterator[Fault]:
+    def _combinations_are_some(self) -> Iterator[Problem]:
         sizes = [len(values) for values in self.over.values()]
         number = math.prod(sizes) if self.how == "grid" else max(sizes)
         if not 0 < number <= MOST_CELLS:

@@ -164,16 +164,16 @@ def _text(path: Path) -> str:
     expected = "expected a configuration file, UTF-8 text"
     try:
         content = path.read_bytes()
-    except (OSError, ValueError) as fault:
-        found = fault.strerror or "" if isinstance(fault, OSError) else str(fault)
+    except (OSError, ValueError) as error:
+        found = error.strerror or "" if isinstance(error, OSError) else str(error)
         do = "Name a file that exists and can be read."
         raise ConfigError(f"{path}: {expected}", found=found.lower(), do=do) from None
     try:
         return text_in(content)
-    except UnicodeDecodeError as fault:
-        line = content.count(b"\n", 0, fault.start) + 1
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
         is_utf_16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-        found = "UTF-16" if is_utf_16 else f"the byte 0x{content[fault.start]:02x}"
+        found = "UTF-16" if is_utf_16 else f"the byte 0x{content[error.start]:02x}"
         raise ConfigError(f"{path}:{line}: {expected}", found=found, do="Save it as UTF-8.") from None
 
 
@@ -182,9 +182,9 @@ def _read(text: str, source: str, *, is_file: bool) -> Any:
         return json.loads(text, object_pairs_hook=distinct_keys, parse_int=_integer)
     try:
         return plain_yaml.read(text)
-    except plain_yaml.PlainYamlError as fault:
-        location = f"{source}:{fault.line}" if is_file else source
-        raise ConfigError(f"{location}: expected {fault.expected}", found=fault.found, do=fault.do) from None
+    except plain_yaml.PlainYamlError as error:
+        location = f"{source}:{error.line}" if is_file else source
+        raise ConfigError(f"{location}: expected {error.expected}", found=error.found, do=error.do) from None
 
 
 def _integer(digits: str) -> int:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.records import AnswerText
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, has_fields, rule
+from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, has_fields, rule
 
 KnowledgeName = Literal["material", "place", "team", "country"]
 PerceptualName = Literal["object", "color", "count"]
@@ -63,21 +63,21 @@ class WorldData(Section):
     key and another answer): where no demonstration matches, none is better."""
 
     @rule
-    def _families_are_asked_for(self) -> Iterator[Fault]:
+    def _families_are_asked_for(self) -> Iterator[Problem]:
         for names, share in ((get_args(KnowledgeName), 1), (get_args(PerceptualName), 0)):
             if not set(names) & set(self.relations) and self.perceptual_share != share:
-                fault = f"must be {share} where data.world.relations has none of {', '.join(names)}"
-                yield ("perceptual_share",), f"{fault}, got {self.perceptual_share}. Set it to {share}, or name one."
+                problem = f"must be {share} where data.world.relations has none of {', '.join(names)}"
+                yield ("perceptual_share",), f"{problem}, got {self.perceptual_share}. Set it to {share}, or name one."
 
     @rule
-    def _questions_of_an_image_differ(self) -> list[Fault]:
+    def _questions_of_an_image_differ(self) -> list[Problem]:
         unasked = {0.0: get_args(PerceptualName), 1.0: get_args(KnowledgeName)}.get(self.perceptual_share, ())
         number, do = len(set(self.relations) - set(unasked)), "Ask less of an image, or for more relations."
         needed = max(2, self.questions_per_image)  # 1 makes pairs too
         return at_most(("questions_per_image",), needed, "the number of relations asked for", number, do)
 
     @rule
-    def _composites_are_alone(self) -> Iterator[Fault]:
+    def _composites_are_alone(self) -> Iterator[Problem]:
         if self.composite_share and self.questions_per_image > 1:
             do = "Set one of them back: other questions about two things have no one answer."
             yield ("composite_share",), f"must be 0 with questions_per_image above 1, got {self.composite_share}. {do}"
@@ -108,7 +108,7 @@ class ExampleSettings(Section):
     eval_seed: Seed = 0
     """Of the drawn ones."""
     n_answers: int = Field(10, ge=1, le=100)
-    """Annotators a question; another count is a fault of the data. With 2 or 3 VQA accuracy could not reach 1."""
+    """Annotators a question; another count is a problem of the data. With 2 or 3 VQA accuracy could not reach 1."""
     answers: AnswerText = "stemmed"
     """Which text of an annotation demonstrations show and accuracies compare with: `stemmed` reads the field `answer`,
     which OK-VQA stems ("race"), `raw` the field `raw_answer` ("racing"). Neither stems what the LVLM says."""
@@ -128,7 +128,7 @@ class Data(ExampleSettings):
     files: VqaFiles = VqaFiles()
 
     @rule
-    def _image_names_tell_images_apart(self) -> Iterator[Fault]:
+    def _image_names_tell_images_apart(self) -> Iterator[Problem]:
         for key, example in (("train_image_name", "COCO_train2014_"), ("eval_image_name", "COCO_val2014_")):
             template = getattr(self, key)
             if not has_fields(template, image_id=1) or template.format(image_id=1) == template.format(image_id=2):
@@ -136,18 +136,18 @@ class Data(ExampleSettings):
                 yield (key,), f"must be a file name with the one field image_id, got {template!r}. {remedy}"
 
     @rule
-    def _world_is_large_enough(self) -> list[Fault]:
+    def _world_is_large_enough(self) -> list[Problem]:
         is_world = self.source == "world"
         return at_most(("n_eval",), self.n_eval, "data.world.n_eval", self.world.n_eval) if is_world else []
 
     @rule
-    def _world_has_the_answers_to_show(self) -> Iterator[Fault]:
+    def _world_has_the_answers_to_show(self) -> Iterator[Problem]:
         if self.source == "world" and self.reader == "vqav2" != self.world.layout:
             bound = "must be vqav2 with data.reader: vqav2, which shows multiple_choice_answer"
             yield ("world", "layout"), f"{bound}, got {self.world.layout!r}. Change one of them."
 
     @rule
-    def _accuracy_reaches_one(self) -> Iterator[Fault]:
+    def _accuracy_reaches_one(self) -> Iterator[Problem]:
         if self.n_answers in (2, 3):
             yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
 

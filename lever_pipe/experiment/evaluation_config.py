@@ -1,4 +1,4 @@
-"""What is evaluated beside trained selectors and at which cells, and the faults that are emulated."""
+"""What is evaluated beside trained selectors and at which cells, and the problems that are emulated."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pydantic import Field
 
 from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import Normalisation
-from lever_pipe.base.sections import Distinct, Fault, Rising, Section, Seed, one_of, rule
+from lever_pipe.base.sections import Distinct, Problem, Rising, Section, Seed, one_of, rule
 from lever_pipe.experiment.config import Epoch, KlBeta
 
 CONTROL, HEAD, POOL = "none", "head", "pool"
 EMULATED_ARMS = (CONTROL, HEAD, POOL)
-"""Of the emulation: the control, and a fault of the published evaluation each."""
+"""Of the emulation: the control, and a bug of the published evaluation each."""
 DROPOUT = "dropout"
-"""The fault of the logged KL, which no policy is evaluated with."""
+"""The problem of the logged KL, which no policy is evaluated with."""
 BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
 """Policies without training that every report shows."""
 
@@ -75,7 +75,7 @@ class EvaluationSettings(EvaluatedCells):
     them together; without it each preset's are a family of their own."""
 
     @rule
-    def _primary_cells_exist(self) -> Iterator[Fault]:
+    def _primary_cells_exist(self) -> Iterator[Problem]:
         for name in ("shots", "samples"):
             value, do = getattr(self.primary, name), "Name one of them or add it."
             if not isinstance(value, str):
@@ -96,7 +96,7 @@ class EmulatedPolicy(Section):
 
 
 class Emulate(Section):
-    """Faults of the published evaluation, each switched on alone, to show what they explain."""
+    """Bugs of the published evaluation, each switched on alone, to show what they explain."""
 
     preset: str = "published"
     """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""

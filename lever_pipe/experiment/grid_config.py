@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from lever_pipe.base.plugins import available, plugin_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, one_of, rule, some_of
+from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, one_of, rule, some_of
 from lever_pipe.experiment.config import ArmSettings, Epoch, KlBeta
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.evaluation_config import BASELINES, Baselines
@@ -61,7 +61,7 @@ class GridBaselines(Baselines):
     """Out of `UNTRAINED`."""
 
     @rule
-    def _names_exist(self) -> Iterator[Fault]:
+    def _names_exist(self) -> Iterator[Problem]:
         yield from some_of(("names",), self.names, UNTRAINED, "Name one of them.", "the baselines")
         if "random" not in self.names:
             yield ("names",), f"must hold random, which every cell is compared with, got {list(self.names)}. Add it."
@@ -134,13 +134,13 @@ class Grid(Section):
         return next((entry.why for entry in self.exclude if entry.names(setting, preset)), "")
 
     @rule
-    def _reference_is_an_arm(self) -> Iterator[Fault]:
+    def _reference_is_an_arm(self) -> Iterator[Problem]:
         if self.arms or self.reference:
             presets = [arm.preset for arm in self.arms]
             yield from one_of(("reference",), self.reference, presets, "Name one of them.", "the arms' presets")
 
     @rule
-    def _exclusions_name_values(self) -> Iterator[Fault]:
+    def _exclusions_name_values(self) -> Iterator[Problem]:
         axes = {
             "data": list(self.data),
             "samplers": list(self.samplers),
@@ -153,14 +153,14 @@ class Grid(Section):
                 yield from some_of(location, named, values, "Name one of them.", f"the grid's {axis}")
 
     @rule
-    def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Fault]:
+    def _transfer_is_between_data_sets_or_lvlms(self) -> Iterator[Problem]:
         names = (*self.data, *self.lvlms)
         yield from some_of(("transfer",), self.transfer, names, "Name one of them.", "grid.data and grid.lvlms")
         for name in set(self.transfer) & self.data.keys() & self.lvlms.keys():
             yield ("transfer",), f"must name a data set or an LVLM, got {name!r}, which both are called. Rename one."
 
     @rule
-    def _policies_can_select(self) -> Iterator[Fault]:
+    def _policies_can_select(self) -> Iterator[Problem]:
         modules = available("lever/policies")
         for name in (name for name, policy in self.policies.items() if not policy.selections):
             if name not in modules:
@@ -168,7 +168,7 @@ class Grid(Section):
                 yield ("policies", name), f"must be a module lever/policies/{name}.py, got none. {do}"
 
     @rule
-    def _selections_are_of_data_sets(self) -> Iterator[Fault]:
+    def _selections_are_of_data_sets(self) -> Iterator[Problem]:
         for name, policy in self.policies.items():
             for data in policy.selections:
                 location = ("policies", name, "selections", data)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.plugins import plugin_of
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, has_fields, rule
+from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, has_fields, rule
 
 AUTO = "auto"
 
@@ -31,7 +31,7 @@ class PromptSettings(Section):
     query: str = "Question:{question} Short answer:"
 
     @rule
-    def _templates_hold_their_fields(self) -> Iterator[Fault]:
+    def _templates_hold_their_fields(self) -> Iterator[Problem]:
         for key, fields in (("demonstration", ("question", "answer")), ("query", ("question",))):
             template = getattr(self, key)
             if not has_fields(template, **dict.fromkeys(fields, "text")):
@@ -115,7 +115,7 @@ class LvlmSettings(AnswerSettings, LvlmExecution):
     """Its folder; with engine `served` its name at the server."""
 
     @rule
-    def _servers_search_no_beams(self) -> Iterator[Fault]:
+    def _servers_search_no_beams(self) -> Iterator[Problem]:
         if not self.is_served:
             if self.decode.temperature is None:
                 yield ("decode", "temperature"), "must be 0 without engine: served, got null. Drop it."

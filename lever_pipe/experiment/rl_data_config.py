@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.sections import Distinct, Fault, FilePath, Section, Seed, Share, at_most, rule
+from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, rule
 
 ImportFormat = Literal["a", "g"]
 
@@ -41,7 +41,7 @@ class Balance(Section):
     high: Share = 0.6
 
     @rule
-    def _bounds_are_in_order(self) -> list[Fault]:
+    def _bounds_are_in_order(self) -> list[Problem]:
         return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
 
 
@@ -64,14 +64,14 @@ class RlData(ProposalSettings):
     bounds."""
 
     @rule
-    def _something_is_proposed(self) -> Iterator[Fault]:
+    def _something_is_proposed(self) -> Iterator[Problem]:
         n_samples = len(self.temperatures) * self.n_samples_per_temperature
         if not (self.import_from or self.n_beams or n_samples or self.n_retrieval or self.n_random):
             seen = "n_beams=0, n_retrieval=0, n_random=0 and no sample of any temperature"
             yield (), f"must propose some selection, got {seen}. Raise one of them."
 
     @rule
-    def _what_is_rescored_was_imported(self) -> Iterator[Fault]:
+    def _what_is_rescored_was_imported(self) -> Iterator[Problem]:
         if self.rescore and not self.import_from:
             yield ("rescore",), "must be false without import_from, got True. Name the file, or drop it."
         if self.rescore and self.diversity_budget:
@@ -83,7 +83,7 @@ class RlData(ProposalSettings):
         return self.rescore or not self.import_from
 
     @rule
-    def _no_shard_is_empty(self) -> list[Fault]:
+    def _no_shard_is_empty(self) -> list[Problem]:
         n_most = self.n_shards if self.import_from else self.n_queries
         return at_most(("n_shards",), self.n_shards, "rl_data.n_queries", n_most)
 

@@ -14,8 +14,8 @@ from lever_pipe.base.numerics import Mode
 from lever_pipe.base.parsing import parse_model, refusal
 from lever_pipe.base.sections import (
     Distinct,
-    Fault,
     FilePath,
+    Problem,
     Section,
     at_most,
     dotted,
@@ -34,7 +34,7 @@ from lever_pipe.experiment.evaluation_config import Baselines, Emulate, Evaluati
 from lever_pipe.experiment.grid_config import Grid, Name
 from lever_pipe.experiment.lvlm_config import LvlmSettings
 from lever_pipe.experiment.rl_data_config import Beams, RlData
-from lever_pipe.experiment.sweep_cells import expanded, faults_of
+from lever_pipe.experiment.sweep_cells import expanded, problems_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
@@ -94,7 +94,7 @@ class Experiment(Section):
     baselines: Baselines = Baselines()
     evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
-    """null for a run without emulated faults."""
+    """null for a run without emulated bugs."""
     intention: Intention = Intention()
     """Study `intention`."""
     grid: Grid = Grid()
@@ -122,7 +122,7 @@ class Experiment(Section):
                 yield ("grid", "data", name, "rl_data"), data.rl_data
 
     @rule
-    def _folders_are_their_own(self) -> Iterator[Fault]:
+    def _folders_are_their_own(self) -> Iterator[Problem]:
         """Refuse to write where the project, or something else than a folder, lies."""
         folders: dict[Location, str] = {("results",): self.results}
         if self.store is not None:
@@ -130,8 +130,8 @@ class Experiment(Section):
         if re.search("[<>]", self.results):
             yield ("results",), f"must hold neither < nor >, which Snakemake reads, got {self.results}. Rename it."
         for location, text in folders.items():
-            if fault := _taken(text, is_store=len(location) > 1):
-                yield location, f"must name a folder for it alone, got {shown(text)}, {fault}. Name another."
+            if problem := _taken(text, is_store=len(location) > 1):
+                yield location, f"must name a folder for it alone, got {shown(text)}, {problem}. Name another."
         if len({os.path.realpath(text) for text in folders.values()}) < len(folders):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
@@ -142,13 +142,13 @@ class Experiment(Section):
             yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
 
     def _trained(self) -> Iterator[tuple[Location, ArmSettings, Preset]]:
-        """Yield these arms with their presets; an arm whose preset is none has a fault of its own."""
+        """Yield these arms with their presets; an arm whose preset is none has a problem of its own."""
         for location, arm in self._placed_arms():
             if arm.preset in self.presets:
                 yield location, arm, self.presets[arm.preset]
 
     @rule
-    def _arms_name_presets(self) -> Iterator[Fault]:
+    def _arms_name_presets(self) -> Iterator[Problem]:
         for location, arm in self._placed_arms():
             do = "Name one of them or add the preset."
             yield from one_of((*location, "preset"), arm.preset, sorted(self.presets), do)
@@ -157,16 +157,18 @@ class Experiment(Section):
             yield from repeated(("grid", "arms"), "preset", [arm.preset for arm in self.grid.arms])
 
     @rule
-    def _replays_have_draws(self) -> Iterator[Fault]:
+    def _replays_have_draws(self) -> Iterator[Problem]:
         """Offline GRPO on what on-policy GRPO drew needs its run, and selections of one length as stored ones are."""
         for location, arm, preset in self._trained():
             if not preset.grpo.replays:
                 continue
             runs, drawn = arm.on_policy, preset.on_policy
             if runs is None or 0.0 not in runs.kl_betas or {*runs.seeds} != {*arm.seeds}:
-                fault = "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
+                problem = (
+                    "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
+                )
                 shown_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
-                yield (*location, "on_policy"), f"{fault.format(arm.preset, shown_runs)}. Add them."
+                yield (*location, "on_policy"), f"{problem.format(arm.preset, shown_runs)}. Add them."
             else:
                 last = max(arm.grpo_epochs, arm.long_epochs)
                 yield from at_most((*location, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
@@ -175,20 +177,20 @@ class Experiment(Section):
                 yield shots, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
 
     @rule
-    def _families_are_of_arms(self) -> Iterator[Fault]:
+    def _families_are_of_arms(self) -> Iterator[Problem]:
         presets_known = [arm.preset for arm in self.written_arms]
         for name, presets in self.evaluation.families.items():
             location, do = ("evaluation", "families", name), "Name one of them or add an arm."
             yield from some_of(location, presets, presets_known, do, "the arms' presets")
 
     @rule
-    def _sweeps_are_over_keys_of_arms(self) -> Iterator[Fault]:
-        yield from faults_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
-        for location, text in faults_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
+    def _sweeps_are_over_keys_of_arms(self) -> Iterator[Problem]:
+        yield from problems_of(self.sweeps, [arm.preset for arm in self.arms], ArmSettings, Preset)
+        for location, text in problems_of(self.intention.sweeps, [arm.name for arm in self.intention.arms], AgentArm):
             yield ("intention", *location), text
 
     @rule
-    def _grid_is_whole(self) -> Iterator[Fault]:
+    def _grid_is_whole(self) -> Iterator[Problem]:
         if "grid" not in self.studies:
             return
         for name, axis in (("data", self.grid.data), ("samplers", self.grid.samplers), ("lvlms", self.grid.lvlms)):
@@ -196,7 +198,7 @@ class Experiment(Section):
                 yield ("grid", name), "must name at least one value where study `grid` runs, got none. Add one."
 
     @rule
-    def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Fault]:
+    def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Problem]:
         """Which jobs there are is said once for all settings."""
         for location, rl_data in self._placed_rl_data():
             for key in ("n_shards", "import_from", "import_format", "rescore"):
@@ -206,13 +208,13 @@ class Experiment(Section):
                     yield (*location, key), f"{bound}, got {value}. Drop it."
 
     @rule
-    def _samples_are_evaluated(self) -> Iterator[Fault]:
+    def _samples_are_evaluated(self) -> Iterator[Problem]:
         """The experiment's own data set is looked at whether or not its study runs, as below."""
         for key, data in {"data": self.data, **self.data_sets}.items():
             yield from at_most(("evaluation", "samples"), max(self.evaluation.samples), f"{key}.n_eval", data.n_eval)
 
     @rule
-    def _shots_fit_into_pools(self) -> Iterator[Fault]:
+    def _shots_fit_into_pools(self) -> Iterator[Problem]:
         shots: dict[Location, int] = {("evaluation", "shots"): max(self.evaluation.shots)}
         shots |= {(*location, "shots"): rl_data.shots for location, rl_data in self._placed_rl_data()}
         for _, arm, preset in self._trained():
@@ -224,7 +226,7 @@ class Experiment(Section):
             yield from at_most(location, most, "pools.size", self.pools.size)
 
     @rule
-    def _anchors_are_rl_queries(self) -> Iterator[Fault]:
+    def _anchors_are_rl_queries(self) -> Iterator[Problem]:
         for location, rl_data in (
             self._placed_rl_data() if any(arm.sft_epochs for _, arm in self._placed_arms()) else ()
         ):
@@ -232,7 +234,7 @@ class Experiment(Section):
             yield from at_most(("beams", "anchors"), self.beams.anchors, bound, rl_data.n_queries)
 
     @rule
-    def _step_embeddings_are_trained(self) -> Iterator[Fault]:
+    def _step_embeddings_are_trained(self) -> Iterator[Problem]:
         """A step without an embedding could not be scored."""
         stored = [rl_data.shots for _, rl_data in self._placed_rl_data()]
         for _, arm, preset in self._trained():
@@ -243,23 +245,23 @@ class Experiment(Section):
                 yield location, f"{bound}, got {steps}. Raise it, or write steps: 0."
 
     @rule
-    def _worlds_are_large_enough(self) -> Iterator[Fault]:
+    def _worlds_are_large_enough(self) -> Iterator[Problem]:
         for key, data in {"data": self.data, **self.data_sets}.items():
             if data.source == "world":
                 yield from self.too_large_for(key, f"{key}.world.n_train", data.world.n_train)
 
-    def too_large_for(self, key: str, bound: str, n_train: int) -> Iterator[Fault]:
+    def too_large_for(self, key: str, bound: str, n_train: int) -> Iterator[Problem]:
         """Yield what asks for more train examples than the data set of a key has, whose number `bound` says."""
         by_key = {location[:-1]: (location, rl_data) for location, rl_data in self._placed_rl_data()}
         location, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
         if not rl_data.import_from:
             yield from at_most((*location, "n_queries"), rl_data.n_queries, bound, n_train)
         if self.pools.size >= n_train:
-            fault = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
-            yield ("pools", "size"), f"{fault}. Lower it or raise {bound}."
+            problem = f"must be below {bound}={n_train}, as no query is in its own pool, got {self.pools.size}"
+            yield ("pools", "size"), f"{problem}. Lower it or raise {bound}."
 
     @rule
-    def _emulation_has_its_preset(self) -> Iterator[Fault]:
+    def _emulation_has_its_preset(self) -> Iterator[Problem]:
         location, emulate = ("emulate", "preset"), self.emulate
         if emulate is None:
             return
@@ -282,7 +284,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """Return the validated experiment.
 
     Raises:
-        ConfigError: all faults of values, or else of rules, each with dotted path, value seen and what is expected.
+        ConfigError: all problems of values, or else of rules, each with dotted path, value seen and what is expected.
     """
     experiment = parse_model(Experiment, _with_gridlaid_over(values), source=source)
     has_sweeps = experiment.sweeps or experiment.intention.sweeps
@@ -302,8 +304,8 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     whole = experiment.model_copy(update=update)
-    faults = [*whole.faults(), *((("intention", *location), text) for location, text in whole.intention.faults())]
-    if lines := [*lines, *more] or [f"{dotted(location)}: {text}" for location, text in faults]:
+    problems = [*whole.problems(), *((("intention", *location), text) for location, text in whole.intention.problems())]
+    if lines := [*lines, *more] or [f"{dotted(location)}: {text}" for location, text in problems]:
         raise refusal(lines, source)
     return whole
 

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from lever_pipe.base.parsing import keys_in, read_section
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.sections import Fault, Section, did_you_mean, one_of, repeated, shown
+from lever_pipe.base.sections import Problem, Section, did_you_mean, one_of, repeated, shown
 from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
@@ -27,7 +27,7 @@ def keys_of(model: type[Section]) -> tuple[str, ...]:
     return tuple(key for key in keys_in(model) if "[]" not in key and ".NAME" not in key)
 
 
-def faults_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Fault]:
+def problems_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Problem]:
     """Yield what is wrong with sweeps of arms that consist of `models`."""
     keys = [key for model in models for key in keys_of(model) if key not in NEVER]
     yield from repeated(("sweeps",), "name", [sweep.name for sweep in sweeps])
@@ -61,15 +61,15 @@ def expanded(
         for combination in () if sweep.cells else combined:
             settings = dict(zip(sweep.over, combination, strict=True))
             parsed = [read_section(type(part), _laid_over(part, base, settings)) for part in base]
-            faults = [line for parsed_part in parsed if isinstance(parsed_part, list) for line in parsed_part]
-            sections = [] if faults else [filled(section) for section in parsed]
-            values = {} if faults else _values(sections, sweep.over)
+            problems = [line for parsed_part in parsed if isinstance(parsed_part, list) for line in parsed_part]
+            sections = [] if problems else [filled(section) for section in parsed]
+            values = {} if problems else _values(sections, sweep.over)
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
-                faults.append("must differ from earlier combinations, got the same values. Drop it.")
+                problems.append("must differ from earlier combinations, got the same values. Drop it.")
             text = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
-            lines += [f"{location}[{index}].over: ({text}) {fault}" for fault in faults]
-            if not faults:
+            lines += [f"{location}[{index}].over: ({text}) {problem}" for problem in problems]
+            if not problems:
                 cells[name] = values
                 made |= {name: sections} if name != sweep.arm else {}
         if not sweep.cells:

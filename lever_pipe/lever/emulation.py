@@ -1,4 +1,4 @@
-"""Faults of the published evaluation, from outside: no other stage depends on this.
+"""Bugs of the published evaluation, from outside: no other stage depends on this.
 
 Checkpoints had lost what GRPO trained (`drop_head`), all queries were offered the same two items (`first_items`), and
 the logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).

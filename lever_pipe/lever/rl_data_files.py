@@ -111,27 +111,27 @@ def import_groups(
         )
     examples = {str(example.example_id): example for example in train}
     images = np.array([example.image_digest for example in train])
-    groups, faults, counts = list[RlGroup](), list[str](), Counter(empty_queries=0)
+    groups, problems, counts = list[RlGroup](), list[str](), Counter(empty_queries=0)
     for key, block in document.items():
         if form == "a" and key not in examples:
-            faults.append(f"query {key}: no train position of 0..{len(train) - 1} in decimal digits")
+            problems.append(f"query {key}: no train position of 0..{len(train) - 1} in decimal digits")
             continue
         usable = _without_failed(block, counts)
         try:
             group = _with_pool(usable, examples[key], images, pools) if form == "a" else _as_given(usable)
-        except ValidationError as fault:
-            faults += [f"query {key}: {line}" for line in _by_key(fault)]
+        except ValidationError as error:
+            problems += [f"query {key}: {line}" for line in _by_key(error)]
             continue
-        faults += [f"query {key}: {contradiction}" for contradiction in _contradictions(key, group, pools.size)]
+        problems += [f"query {key}: {contradiction}" for contradiction in _contradictions(key, group, pools.size)]
         if group.pointer_candidates:
             groups.append(group)
         else:
             counts["empty_queries"] += 1
     shots = Counter(len(t.pointer) for group in groups for t in group.pointer_candidates)
     if len(shots) > 1:
-        faults.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
-    if faults:
-        raise _refusal(expected, faults)
+        problems.append(f"selections of several lengths: {dict(sorted(shots.items()))}")
+    if problems:
+        raise _refusal(expected, problems)
     otherwise = (_is_scored_otherwise(group, t) for group in groups for t in group.pointer_candidates)
     return groups, {**counts, "other_accuracies": sum(otherwise)}
 
@@ -155,12 +155,12 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
 
     Answers are compared as VQA accuracy compares them, in any order.
     """
-    faults = []
+    problems = []
     for group in groups:
         query = group.query
         beyond = [i for i in (query.query_id, *group.candidate_pool_ids) if not 0 <= i < len(train)]
         if beyond:
-            faults.append(f"query {query.query_id}: no train example {beyond[0]}")
+            problems.append(f"query {query.query_id}: no train example {beyond[0]}")
             continue
         example = train[query.query_id]
         compared = {
@@ -170,10 +170,10 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
             "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
         }
         differing = (f"{key} {value} against {own}" for key, (value, own) in compared.items() if value != own)
-        faults += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
-    if faults:
+        problems += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
+    if problems:
         expected = f"{source}: expected positions in the {len(train)} train examples sorted by question id"
-        raise _refusal(expected, faults, do="Prepare the train split that this file was made with.")
+        raise _refusal(expected, problems, do="Prepare the train split that this file was made with.")
 
 
 def _comparable(answers: Sequence[str]) -> list[str]:
@@ -285,16 +285,16 @@ def _is_scored_otherwise(group: RlGroup, trajectory: Trajectory) -> bool:
     return all(abs(accuracy - trajectory.vqa_acc_score) > ACCURACY_TOLERANCE for accuracy in accuracies)
 
 
-def _by_key(fault: ValidationError) -> Iterator[str]:
+def _by_key(problem: ValidationError) -> Iterator[str]:
     kinds = {"missing": "missing", "extra_forbidden": "unknown key"}
-    for error in fault.errors(include_url=False, include_context=False):
+    for error in problem.errors(include_url=False, include_context=False):
         kind = kinds.get(error["type"], error["msg"])
         yield f"'{dotted(error['loc'])}': {kind}" if error["loc"] else kind
 
 
-def _refusal(expected: str, faults: Sequence[str], *, do: str = "Fix or remove the named entries.") -> RecordError:
-    """Return the error of a file with these faults, the first ones named."""
-    rest = [f"and {len(faults) - SHOWN} more"] if len(faults) > SHOWN else []
-    count = f"{len(faults)} fault" + ("s" if len(faults) > 1 else "")
-    lines = "\n  ".join([*map(shortened, faults[:SHOWN]), *rest])
+def _refusal(expected: str, problems: Sequence[str], *, do: str = "Fix or remove the named entries.") -> RecordError:
+    """Return the error of a file with these problems, the first ones named."""
+    rest = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
+    lines = "\n  ".join([*map(shortened, problems[:SHOWN]), *rest])
     return RecordError(expected, found=f"{count}:\n  {lines}\n", do=do)

@@ -102,10 +102,10 @@ def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -
     )
     try:
         return RlGroup(query=block, candidate_pool_ids=pool.candidates, pointer_candidates=tuple(trajectories))
-    except ValidationError as fault:
+    except ValidationError as error:
         raise RecordError(
             f"trajectories of query {query.example_id}: expected selections from its pool",
-            found=str(fault.errors(include_url=False)[0]["msg"]),
+            found=str(error.errors(include_url=False)[0]["msg"]),
             do="Rebuild the proposals and their answers from these pools.",
         ) from None
 

@@ -66,9 +66,9 @@ class Templated(LvlmFamily):
 
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
         """Return a prompt in the words of the folder's chat template, as one segment."""
-        if fault := self.template.fault_of_system(prompt.system):
+        if problem := self.template.problem_of_system(prompt.system):
             expected, do = of_system(prompt.system)
-            raise CheckpointError(f"{self.folder}: expected {expected}", found=fault, do=do)
+            raise CheckpointError(f"{self.folder}: expected {expected}", found=problem, do=do)
         text = _applied(self.folder, self.tokenizer, prompt.messages())
         whole = text if text.startswith(self.begin) else self.begin + text
         return (TextSegment(whole, prompt.images),)
@@ -110,10 +110,10 @@ class StockEngine:
                     answered = list(self._batch(ordered[start : start + PROMPTS_PER_BATCH]))
             except PromptTooLongError:
                 raise
-            except ValueError as fault:  # a processor writes other tokens for an image than the model has features
+            except ValueError as error:  # a processor writes other tokens for an image than the model has features
                 raise CheckpointError(
                     f"{self._family.folder}: expected a processor whose images the model takes",
-                    found=" ".join(str(fault).split()),
+                    found=" ".join(str(error).split()),
                     do="Bring the processor files of this very model, or write them with its save_pretrained.",
                 ) from None
             yield from answered
@@ -283,22 +283,22 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
     question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, is_open=False)
     before, answer, tail = whole.removeprefix(question).partition(SAID)
-    faults = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
+    problems = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
     if not whole.startswith(question) or not answer or before.strip():
-        faults.append("an assistant turn that does not start with the generation prompt")
+        problems.append("an assistant turn that does not start with the generation prompt")
     elif not tail:
-        faults.append("nothing behind an answer")
+        problems.append("nothing behind an answer")
     question_ids, answered_ids, ended_ids = (
         _ids(tokenizer, question + text) for text in ("", before + SAID, before + SAID + tail.lstrip(" "))
     )
     # A tokenizer that itself puts a blank before a text has no need of the template's.
     begins = [text for text in (before, before[1:]) if question_ids + _ids(tokenizer, text + SAID) == answered_ids]
     end = next(iter(ended_ids[len(answered_ids) :]), tokenizer.eos_token_id)
-    if not faults and (not begins or ended_ids[: len(answered_ids)] != answered_ids or end is None):
-        faults.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
-    if faults:
+    if not problems and (not begins or ended_ids[: len(answered_ids)] != answered_ids or end is None):
+        problems.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
+    if problems:
         expected = f"{folder}: expected a chat template that shows images and ends answers"
-        raise CheckpointError(expected, found="; ".join(faults), do="Fix its chat template, or name another model.")
+        raise CheckpointError(expected, found="; ".join(problems), do="Fix its chat template, or name another model.")
     return begins[0], int(end)
 
 

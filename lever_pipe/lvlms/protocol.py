@@ -220,8 +220,8 @@ class ImageSource:
             )
         try:
             content = path.read_bytes()
-        except OSError as fault:
-            reason = fault.strerror or str(fault)
+        except OSError as error:
+            reason = error.strerror or str(error)
             raise ImageError(f"{path}: expected a readable image", found=reason, do="Restore the file.") from None
         # Answers to other bytes would be kept under the wrong name.
         if hashlib.sha256(content).hexdigest() != digest:

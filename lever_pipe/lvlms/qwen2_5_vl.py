@@ -159,16 +159,16 @@ def _read_config(folder: Path) -> Any:
     with readable(folder, "config.json"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         require_size(folder, config)
-        _refuse(f"{folder}/config.json: expected attention that this engine has", _faults(config))
+        _refuse(f"{folder}/config.json: expected attention that this engine has", _problems(config))
     return config
 
 
-def _refuse(expected: str, faults: Iterator[str]) -> None:
-    if found := "; ".join(faults):
+def _refuse(expected: str, problems: Iterator[str]) -> None:
+    if found := "; ".join(problems):
         raise CheckpointError(expected, found=found, do=MAKE)
 
 
-def _faults(config: Any) -> Iterator[str]:
+def _problems(config: Any) -> Iterator[str]:
     """Yield attention by which a token's state depends on more than all tokens before it."""
     text = config.text_config
     if (kind := (text.rope_parameters or {}).get("rope_type")) in LENGTHS:
@@ -189,11 +189,11 @@ def _read_tokenizer(folder: Path, config: Any) -> Any:
     with readable(folder, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         expected = f"{folder}: expected the tokenizer of the model that config.json describes, turns ending in {END}"
-        _refuse(expected, _faults_of_tokenizer(tokenizer, numbers))
+        _refuse(expected, _problems_of_tokenizer(tokenizer, numbers))
     return tokenizer
 
 
-def _faults_of_tokenizer(tokenizer: Any, numbers: dict[str, int | None]) -> Iterator[str]:
+def _problems_of_tokenizer(tokenizer: Any, numbers: dict[str, int | None]) -> Iterator[str]:
     for text, number in numbers.items():
         ids = tokenizer(text, add_special_tokens=False).input_ids
         if len(ids) != 1 or number not in (None, ids[0]):
@@ -211,11 +211,11 @@ def _read_processor(folder: Path, vision: Any) -> Any:
         require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")
         processor = Qwen2VLImageProcessorPil.from_pretrained(folder, local_files_only=True)
         expected = f"{path}: expected the image processor of the model in config.json"
-        _refuse(expected, _faults_of_processor(processor, vision))
+        _refuse(expected, _problems_of_processor(processor, vision))
     return processor
 
 
-def _faults_of_processor(processor: Any, vision: Any) -> Iterator[str]:
+def _problems_of_processor(processor: Any, vision: Any) -> Iterator[str]:
     for name, value in (
         ("patch_size", vision.patch_size),
         ("merge_size", vision.spatial_merge_size),

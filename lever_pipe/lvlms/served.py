@@ -130,7 +130,7 @@ class ServedEngine:
         """Return the error that counts the prompts without an answer by their problems, and names the first."""
         counts = Counter(WORDS[problem] if problem else "no reply" for _, problem in lost)
         listed = "; ".join(f"{words}: {count}" for words, count in counts.most_common())
-        fault = f"; the last fault: {self._chat.counts.last_fault}" if "no reply" in counts else ""
+        found_problem = f"; the last problem: {self._chat.counts.last_error}" if "no reply" in counts else ""
         problems, remedies = {problem for _, problem in lost}, []
         if None in problems:
             remedies.append(
@@ -147,7 +147,7 @@ class ServedEngine:
         question = _messages_of(lost[0][0].prompt)[-1]["content"][-1]["text"]
         return ServerError(
             f"{self._chat.url}: expected an answer of {self._model} to each of {n_asked} prompts",
-            found=f"none to {len(lost)} of them ({listed}){fault}; the first of these prompts ends with"
+            found=f"none to {len(lost)} of them ({listed}){found_problem}; the first of these prompts ends with"
             f" {shortened(question)!r}",
             do=f"Run again: the ledger has the others. {' '.join(remedies)}".strip(),
         )
@@ -186,7 +186,7 @@ class ServedEngine:
             raise ConfigError(
                 f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
                 " beams and on-policy rewards are made",
-                found=f"none {self._chat.counts.last_fault}".strip(),
+                found=f"none {self._chat.counts.last_error}".strip(),
                 do="Ask `vllm serve`, or set lvlm.engine to vllm or hf; the evaluation alone needs none.",
             )
 

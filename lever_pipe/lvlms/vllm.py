@@ -101,14 +101,14 @@ def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> An
             load_format="safetensors",
             seed=0,
         )
-    except (ValueError, RuntimeError, ImportError) as fault:
-        text = " ".join(str(fault).split())
+    except (ValueError, RuntimeError, ImportError) as error:
+        text = " ".join(str(error).split())
         small = "Lower lvlm.vllm.requests, .context or .memory_share" if "memory" in text.lower() else ""
         raise CheckpointError(
             f"{folder}: expected a model that vLLM {vllm_version()} can open here",
             found=shortened(text),
             do=f"{small or 'Set lvlm.engine: hf'}; the job's log has vLLM's own words.",
-        ) from fault
+        ) from error
 
 
 class VllmEngine:
@@ -199,11 +199,11 @@ class VllmEngine:
         limit = self._llm.model_config.max_model_len
         try:
             outputs: list[Any] = self._llm.generate(inputs, sampling, use_tqdm=False)
-        except VLLMValidationError as fault:
-            if not isinstance(fault.value, int):
+        except VLLMValidationError as error:
+            if not isinstance(error.value, int):
                 raise
             longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
-            raise PromptTooLongError(longest, fault.value, limit) from None
+            raise PromptTooLongError(longest, error.value, limit) from None
         self.counters["forwards"] += 1
         for (prompt, _), output in zip(pairs, outputs, strict=True):
             length = len(output.prompt_token_ids)

@@ -28,7 +28,7 @@ VERDICT_CLASSES = {
     **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
     **dict.fromkeys(("does not hold", "worse"), "no"),
     **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
-    **dict.fromkeys(("not tested", "not evaluated", "also without the fault"), "mute"),
+    **dict.fromkeys(("not tested", "not evaluated", "also without the bug"), "mute"),
 }
 """How a verdict is coloured: holds, does not, undecided, says nothing."""
 

@@ -176,8 +176,8 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     """
     try:
         return TypeAdapter(tuple[Claim, ...]).validate_python(read_yaml(path, "a file of claims"))
-    except ValidationError as fault:
-        raise RecordError(f"{path}: expected claims", found=str(fault), do="Correct these entries.") from None
+    except ValidationError as error:
+        raise RecordError(f"{path}: expected claims", found=str(error), do="Correct these entries.") from None
 
 
 def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:

@@ -74,17 +74,17 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
         DataError: `strict` and a line of ours differs; or a table names an unknown factor or group.
     """
     checked = [(table, _of_table(table, lineages)) for table in tables]
-    faults = [
+    problems = [
         f"table {table.id}, {group}: {field} is {value}, of others {others}"
         for table, groups in checked
         for group, fields in groups.items()
         for field, (value, others) in fields.items()
         if not group.startswith(PUBLISHED)
     ]
-    if mode == "strict" and faults:
+    if mode == "strict" and problems:
         raise DataError(
             "report.guard is strict: expected lines that differ in their table's factor only",
-            found="; ".join(faults[:5]) + (f"; and {len(faults) - 5} more" if len(faults) > 5 else ""),
+            found="; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else ""),
             do="Make these policies again as the others were made, or set report.guard to footnote.",
         )
     return [_marked(table, groups) for table, groups in checked]

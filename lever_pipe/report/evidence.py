@@ -240,6 +240,6 @@ def _parsed(path: Path, number: int, cells: Sequence[str]) -> EvidenceRow:
         for i in COUNTED:
             values[i] = int(values[i] or 0)
         return EvidenceRow._make(values)
-    except (IndexError, TypeError, ValueError) as fault:
+    except (IndexError, TypeError, ValueError) as error:
         expected = f"{path}:{number}: expected an evidence row"
-        raise RecordError(expected, found=str(fault), do="Run its rule again.") from None
+        raise RecordError(expected, found=str(error), do="Run its rule again.") from None

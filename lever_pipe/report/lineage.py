@@ -98,8 +98,8 @@ def read_published_runs(path: Path) -> PublishedLineage:
     """
     try:
         return PublishedLineage.model_validate(read_yaml(path, "a file"))
-    except ValidationError as fault:
-        raise RecordError(f"{path}: expected the published lineage", found=str(fault), do="Fix the file.") from None
+    except ValidationError as error:
+        raise RecordError(f"{path}: expected the published lineage", found=str(error), do="Fix the file.") from None
 
 
 def group_of_training(manifest: Manifest) -> str:

@@ -172,7 +172,7 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
 
 
 def emulated(scores: Path, prompts: Path, training: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies and prompts of emulated faults, and what is logged without an update."""
+    """Yield accuracies and prompts of emulated bugs, and what is logged without an update."""
     yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
     counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)

@@ -63,7 +63,7 @@ class FailedJob:
     attempts: int = 0
     started: float = 0.0
     message: str = ""
-    fault: str = ""
+    problem: str = ""
     slurm_job: str = ""
     slurm_logs: Sequence[str] = ()
 
@@ -77,15 +77,15 @@ class FailedJob:
         state = _DUE[due_to[1]] if due_to else match[1] if match else ""
         if state in STATES:
             return state
-        return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(self.fault or of_slurm)
+        return "OUT_OF_MEMORY" if _NO_MEMORY.search(of_slurm) else _signal(self.problem or of_slurm)
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Return the last lines of the stage's log, or of SLURM's, or what Snakemake says where neither is to blame."""
-        is_of_command = not self.fault or _STATUS.search(self.fault) or _SIGNALLED.search(self.fault)
+        is_of_command = not self.problem or _STATUS.search(self.problem) or _SIGNALLED.search(self.problem)
         has_logs = is_of_command and _REFUSED not in self.message
         logged = (self._tails(self.logs).strip() or self._tails(self.slurm_logs).strip()) if has_logs else ""
-        lines = map(str.strip, (logged or self.fault or self.message).splitlines())
+        lines = map(str.strip, (logged or self.problem or self.message).splitlines())
         return tuple(line for line in lines if line)[-LINES:]
 
     def _tails(self, paths: Sequence[str]) -> str:
@@ -99,10 +99,10 @@ class Failures(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._jobs: dict[int, FailedJob] = {}
-        self._faults: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a fault
+        self._problems: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a problem
         self._events: dict[Any, Callable[[logging.LogRecord], None]] = {
             LogEvent.JOB_INFO: self._on_start,
-            LogEvent.ERROR: self._on_fault,
+            LogEvent.ERROR: self._on_problem,
             LogEvent.JOB_ERROR: self._on_error,
         }
 
@@ -141,18 +141,18 @@ class Failures(logging.Handler):
         job.wildcards = ", ".join(words)
         job.logs = [str(path) for path in event.get("log") or ()]
         job.failed, job.started, job.attempts = False, record.created, job.attempts + 1
-        job.message = job.fault = job.slurm_job = ""
+        job.message = job.problem = job.slurm_job = ""
         job.slurm_logs = ()
 
-    def _on_fault(self, record: logging.LogRecord) -> None:
-        """Keep the fault for the error of a job that the same thread tells next, or for the job that it names."""
+    def _on_problem(self, record: logging.LogRecord) -> None:
+        """Keep the problem for the error of a job that the same thread tells next, or for the job that it names."""
         text = record.getMessage()
         match = _OF_JOB.search(text)
         if match is None:
-            self._faults[record.thread] = text
+            self._problems[record.thread] = text
         elif int(match[1]) in self._jobs:
             job = self._jobs[int(match[1])]
-            job.failed, job.fault = True, text[match.start() :]
+            job.failed, job.problem = True, text[match.start() :]
 
     def _on_error(self, record: logging.LogRecord) -> None:
         event = vars(record)
@@ -160,8 +160,8 @@ class Failures(logging.Handler):
         job.failed = True
         job.attempts = max(1, job.attempts)
         job.message = _ADVICE.sub("", str(event.get("rule_msg") or ""))
-        fault = self._faults.pop(record.thread, "")
-        job.fault = "" if event.get("rule_msg") else fault  # a job of a cluster ends elsewhere, not in this thread
+        problem = self._problems.pop(record.thread, "")
+        job.problem = "" if event.get("rule_msg") else problem  # a job of a cluster ends elsewhere, not in this thread
         job.slurm_job = str((event.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in event.get("log") or () if path and path not in job.logs]
         job.slurm_logs = further or job.slurm_logs

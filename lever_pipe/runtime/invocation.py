@@ -149,7 +149,7 @@ class Run:
         if not any(name in refusal for name in names):
             return  # another file, which no check knows
         rules = [rule.name for rule in self._workflow.rules]
-        findings.require_no_fault(local_checks.check(self.experiment, rules=rules, folder=Path()))
+        findings.require_no_problem(local_checks.check(self.experiment, rules=rules, folder=Path()))
 
     def closing_summary(self) -> str:
         """Return the lines that end a successful run: the answers, and where the rest is, of what it asked for."""
@@ -266,9 +266,9 @@ _interrupts: list[int] = []
 """The signal of a Ctrl-C, if there was one."""
 
 
-def _trace_no_ctrl_c(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+def _trace_no_ctrl_c(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, KeyboardInterrupt):
-        sys.__excepthook__(kind, fault, trace)
+        sys.__excepthook__(kind, problem, trace)
 
 
 def _end_by_signal() -> None:
@@ -316,8 +316,8 @@ def end(experiment: Experiment) -> None:
     if kept is not None:
         try:
             kept.trim()
-        except (LeverPipeError, OSError) as fault:  # the summary of the run comes first
-            log.warning(f"{kept.folder}: not trimmed: {fault}")
+        except (LeverPipeError, OSError) as error:  # the summary of the run comes first
+            log.warning(f"{kept.folder}: not trimmed: {error}")
 
 
 def drop_empty_logs(results: Path) -> None:

@@ -64,9 +64,9 @@ def try_lock(path: Path) -> IO[str] | None:
     handle = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as fault:
+    except OSError as error:
         handle.close()
-        if fault.errno in (errno.EWOULDBLOCK, errno.ESTALE):
+        if error.errno in (errno.EWOULDBLOCK, errno.ESTALE):
             return None
         raise
     return handle
@@ -134,10 +134,10 @@ def _locked(lock: Path) -> IO[str] | None:
     """Return a lock that nobody else holds, open; None for one that is another's, or went meanwhile."""
     try:
         handle = try_lock(lock)
-    except OSError as fault:
-        if fault.errno not in UNKNOWN_LOCKS:
+    except OSError as error:
+        if error.errno not in UNKNOWN_LOCKS:
             raise
-        log.warning("%s: this file system has no locks: %s. Nobody else may make this now", lock, fault.strerror)
+        log.warning("%s: this file system has no locks: %s. Nobody else may make this now", lock, error.strerror)
         handle = lock.open("a+", encoding="utf-8")
     if handle is None:
         return None

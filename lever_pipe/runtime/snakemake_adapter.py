@@ -165,17 +165,17 @@ def is_wanted(job: Job) -> bool:
 
 @contextmanager
 def without_trace() -> Iterator[None]:
-    """Turn a foreseeable fault into one that Snakemake prints without a traceback."""
+    """Turn a foreseeable problem into one that Snakemake prints without a traceback."""
     from snakemake.exceptions import WorkflowError
 
     try:
         yield
     except (LeverPipeError, OSError) as caught:
-        fault = MachineError.of(caught) if isinstance(caught, OSError) else caught
+        problem = MachineError.of(caught) if isinstance(caught, OSError) else caught
         # Snakemake prints the lines of the traceback; a context manager that the error passes would set it again.
         no_traceback = property(lambda _: None, lambda *_: None)
-        silent = type(type(fault).__name__, (WorkflowError,), {"__traceback__": no_traceback})
-        raise silent(str(fault)) from None
+        silent = type(type(problem).__name__, (WorkflowError,), {"__traceback__": no_traceback})
+        raise silent(str(problem)) from None
 
 
 @contextmanager

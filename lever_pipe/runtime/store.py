@@ -75,8 +75,8 @@ class Work(NamedTuple):
         for name, path in outputs.items():
             try:
                 digest = contents.digest(path)
-            except CheckpointError as fault:
-                digest = fault.found
+            except CheckpointError as error:
+                digest = error.found
             if digest != self.manifest.outputs[name]:
                 raise _damaged(self.outputs[name], f"other content: {digest}")
 
@@ -114,7 +114,7 @@ class Store:
     def put(self, key: str, manifest: Manifest) -> bool:
         """Store what a job made, unless it is there or larger than the store may be; return whether it was stored.
 
-        A store that cannot be written, or an output that is not as its manifest says, is a warning and no fault: the
+        A store that cannot be written, or an output that is not as its manifest says, is a warning and no problem: the
         work is done, and only cannot be kept. Other work of the same key is replaced: who forces a job does not trust
         what it made before.
 
@@ -138,8 +138,8 @@ class Store:
                 atomic.write_file(folder / WORK, lambda handle: handle.write(seal + b"\n" + body))
                 entry.parent.mkdir(parents=True, exist_ok=True)
                 atomic.place(folder, entry)
-        except (OSError, LeverPipeError) as fault:
-            log.warning("%s: what %s has made is not kept: %s", self.folder, manifest.stage, fault)
+        except (OSError, LeverPipeError) as error:
+            log.warning("%s: what %s has made is not kept: %s", self.folder, manifest.stage, error)
             return False
         return True
 
@@ -163,13 +163,13 @@ class Store:
                     with suppress(OSError):  # another user's
                         os.utime(entry)
                     return work.manifest
-            except StoreError as fault:
-                log.warning("%s", fault)
+            except StoreError as error:
+                log.warning("%s", error)
                 with suppress(OSError):
                     self._drop(entry)
-            except OSError as fault:
+            except OSError as error:
                 if entry.exists():  # else it was removed meanwhile
-                    log.warning("%s: not restored: %s", entry, fault)
+                    log.warning("%s: not restored: %s", entry, error)
         return None
 
     def find(self, key: str, names: Collection[str], *, versions: Mapping[str, str]) -> Work | None:
@@ -228,10 +228,10 @@ class Store:
                 try:
                     work = self._read(entry)
                     work.require_sound(work.outputs)
-                except StoreError as fault:
+                except StoreError as error:
                     if remove:
                         self._drop(entry)
-                    yield fault
+                    yield error
 
     def _entry(self, key: str, versions: Mapping[str, str]) -> Path:
         name = hashlib.sha256(canonical_json(dict(versions)).encode()).hexdigest()[:16]

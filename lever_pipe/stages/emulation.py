@@ -1,4 +1,4 @@
-"""Published faults switched on beside the study: what policies choose, score and log with them."""
+"""Published bugs switched on beside the study: what policies choose, score and log with them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def emulate_selections(
     config: EmulateSelectionsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the greedy selections of each selector, with the faults of an arm; return how many policies there are."""
+    """Write the greedy selections of each selector, with the bugs of an arm; return how many policies there are."""
     device, inputs = execution.prepare(runtime), config.selector.inputs
     train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
     architecture = architecture_of(config.selector, train.width)

@@ -44,7 +44,7 @@ def collect_evidence(
 ) -> None:
     """Write `evidence`; files of a study that did not run are absent.
 
-    `emulated` are scores, prompts and training of the emulated faults.
+    `emulated` are scores, prompts and training of the emulated bugs.
     """
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),

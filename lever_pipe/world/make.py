@@ -68,13 +68,13 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     options = WorldData()
     clip, clip_seconds = train_clip(seed)
     save_clip(clip, out / "clip")
-    readers, faults = dict[str, dict[str, Any]](), list[str]()
+    readers, problems = dict[str, dict[str, Any]](), list[str]()
     for name, layers in READERS.items():
         trainer = ReaderTrainer(seed, layers)
         reader = trainer.run().eval()
         save_reader(reader, out / name)
         summary = probe_reader(reader, options)
-        faults += [f"{name}: {fault}" for fault in check_bounds(summary)]
+        problems += [f"{name}: {problem}" for problem in check_bounds(summary)]
         readers[name] = {
             "layers": layers,
             "parameters": reader.num_parameters(),
@@ -111,10 +111,10 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     write_text(out / "model_card.md", template.render(read_json(out / "model_card.json")))  # in the order of the file
-    if faults:
+    if problems:
         raise DataError(
             "the trained readers must find answers through the demonstrations' images",
-            found="; ".join(faults),
+            found="; ".join(problems),
             do="Try another seed, or look at the curve in model_card.json.",
         )
     return model_card

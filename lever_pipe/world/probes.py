@@ -162,7 +162,7 @@ def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
         ("exact_after_3_other_key", "accuracy", MIN_DISTRACTED),
         ("exact_after_3_unrelated", "accuracy", MIN_DISTRACTED),
     ]
-    faults = [
+    problems = [
         f"{name}: {measure} {getattr(summary[name], measure):.1f} is below {floor:.1f}"
         for name, measure, floor in floors
         if not getattr(summary[name], measure) >= floor
@@ -170,5 +170,5 @@ def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
     for name in ("conflict_right_first", "conflict_right_last"):
         drop = summary[name].truth - summary[f"{name}_shuffled"].truth
         if not drop >= MIN_SHUFFLE_DROP:
-            faults.append(f"{name}: wrong images lower it by {drop:.1f}, less than {MIN_SHUFFLE_DROP:.1f}")
-    return faults
+            problems.append(f"{name}: wrong images lower it by {drop:.1f}, less than {MIN_SHUFFLE_DROP:.1f}")
+    return problems

@@ -137,23 +137,23 @@ def test_a_table_sorts_by_click_turns_round_and_comes_back(opened: Open) -> None
 
 
 def test_every_head_of_every_table_sorts_with_empty_cells_last(opened: Open) -> None:
-    faults = script(
+    problems = script(
         opened("appendix"),
-        """const faults = [];
+        """const problems = [];
            for (const head of document.querySelectorAll('thead th')) for (const order of ['ascending', 'descending']) {
              head.querySelector('button').click();
-             if (head.getAttribute('aria-sort') !== order) faults.push(head.textContent + ' ' + order);
+             if (head.getAttribute('aria-sort') !== order) problems.push(head.textContent + ' ' + order);
              const cells = [...head.closest('table').tBodies[0].rows].map(row => row.cells[head.cellIndex]);
              const empty = cells.map(cell => Boolean(cell.querySelector('.absent')));
              const first = empty.indexOf(true);
-             if (first >= 0 && empty.lastIndexOf(false) > first) faults.push(head.textContent);
+             if (first >= 0 && empty.lastIndexOf(false) > first) problems.push(head.textContent);
              const found = cells.filter(cell => 'v' in cell.dataset).map(cell => Number(cell.dataset.v));
              const rising = order === 'ascending' ? found : found.reverse();
-             if (rising.some((value, i) => i && value < rising[i - 1])) faults.push(head.textContent + ' ' + found);
+             if (rising.some((value, i) => i && value < rising[i - 1])) problems.push(head.textContent + ' ' + found);
            }
-           return faults""",
+           return problems""",
     )
-    assert faults == []
+    assert problems == []
 
 
 def test_a_table_sorts_by_keyboard(opened: Open) -> None:

@@ -85,7 +85,7 @@ def test_a_stage_imports_no_other_stage() -> None:
 
 
 def test_only_the_stages_of_the_emulation_import_it() -> None:
-    """An emulated fault is a wrapper around the study, whose results never depend on it."""
+    """An emulated bug is a wrapper around the study, whose results never depend on it."""
     users = {path.stem for path in PACKAGE.rglob("*.py") if any(i.startswith("lever.emulation") for i in imports(path))}
     assert users == {"emulation"}
     reading = {name for name, rule in rules().items() if any("/emulation/" in str(file) for file in rule.input)}

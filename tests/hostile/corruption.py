@@ -248,10 +248,10 @@ def law_of(read: Callable[[], Any], *, names: str) -> tuple[bool, Any]:
     with in_time():
         try:
             return True, read()
-        except LeverPipeError as fault:
-            parts = (fault.expected, fault.found, fault.do)
+        except LeverPipeError as error:
+            parts = (error.expected, error.found, error.do)
             assert all(isinstance(part, str) and part.strip() for part in parts), parts
-            assert names in str(fault), (names, str(fault)[:500])
-            assert len(str(fault)) <= LONGEST_MESSAGE, len(str(fault))
-            str(fault).encode()  # it goes to a terminal and a log
-            return False, fault
+            assert names in str(error), (names, str(error)[:500])
+            assert len(str(error)) <= LONGEST_MESSAGE, len(str(error))
+            str(error).encode()  # it goes to a terminal and a log
+            return False, error

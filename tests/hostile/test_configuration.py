@@ -217,10 +217,10 @@ def told(given: str | bytes | tuple[str, ...]) -> str:
     """Return the message of the refusal, or what is wrong with it; any other exception fails the test."""
     try:
         found = experiment_of(given)
-    except ConfigError as fault:
-        parts = (fault.expected, fault.found, fault.do)
-        sound = all(part.strip() for part in parts) and len(str(fault)) < 20_000
-        return str(fault).encode("utf-8", "replace").decode() if sound else f"NO MESSAGE {parts}"
+    except ConfigError as error:
+        parts = (error.expected, error.found, error.do)
+        sound = all(part.strip() for part in parts) and len(str(error)) < 20_000
+        return str(error).encode("utf-8", "replace").decode() if sound else f"NO MESSAGE {parts}"
     return f"TAKEN as {found.model_dump(exclude_unset=True)}"
 
 

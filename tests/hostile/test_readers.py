@@ -389,11 +389,11 @@ def outcome(reader: FileReader, corruption: Corruption, copy: Path) -> tuple[Any
     corruption(copy)
     try:
         return reader.read(copy), ""
-    except LeverPipeError as fault:
-        parts = (fault.expected, fault.found, fault.do)
-        return None, str(fault) if all(part.strip() for part in parts) else "TRACEBACK for lack of three parts"
-    except Exception as fault:  # noqa: BLE001 - a traceback is what is looked for
-        return None, f"TRACEBACK {type(fault).__name__}: {fault}"[:300]
+    except LeverPipeError as error:
+        parts = (error.expected, error.found, error.do)
+        return None, str(error) if all(part.strip() for part in parts) else "TRACEBACK for lack of three parts"
+    except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+        return None, f"TRACEBACK {type(error).__name__}: {error}"[:300]
     finally:
         shutil.rmtree(copy)
 

@@ -135,7 +135,7 @@ def test_json_is_refused_only_if_it_has_no_one_reading(folder: Path, content: by
 
 @inputs
 @given(bad=corrupted(SUBSET).filter(lambda content: b"\n" not in content), before=st.integers(0, 3))
-def test_a_fault_names_its_line(folder: Path, bad: bytes, before: int) -> None:
+def test_a_problem_names_its_line(folder: Path, bad: bytes, before: int) -> None:
     whole, path = json.dumps(SUBSET).encode(), folder / "a.jsonl"
     path.write_bytes(b"\n".join([*[whole] * before, bad, whole]))
     taken, rows = law_of(lambda: storage.read_rows(path, SubsetScore), names=f"{path}:{before + 1}: ")

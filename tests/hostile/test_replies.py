@@ -54,8 +54,8 @@ def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> Non
         assert choice.get("finish_reason") not in ("length", "content_filter", "abort")
     else:
         assert chat.counts.failures == 1
-        assert "KEY" not in chat.counts.last_fault
-        assert len(chat.counts.last_fault) < 1000
+        assert "KEY" not in chat.counts.last_error
+        assert len(chat.counts.last_error) < 1000
 
 
 @inputs
@@ -69,8 +69,8 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
         with in_time():
             try:
                 found: Any = read(said)
-            except UnreadableError as fault:
-                assert len(str(fault)) < 1000
+            except UnreadableError as error:
+                assert len(str(error)) < 1000
                 continue
         if name == "reply":
             assert found

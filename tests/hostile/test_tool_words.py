@@ -49,8 +49,8 @@ def test_no_word_ends_in_a_traceback(folder: Path, capfd: pytest.CaptureFixture[
                 status: object = main(words)
             except SystemExit as end:
                 status = end.code
-            except Exception as fault:  # noqa: BLE001 - told below
-                status = repr(fault)
+            except Exception as error:  # noqa: BLE001 - told below
+                status = repr(error)
             said = capfd.readouterr()
             if status != 2 or "Traceback" in said.err or not said.err.strip():
                 wrong[str(words)[:100]] = (status, said.err[-200:])

@@ -85,8 +85,8 @@ def test_images_show_what_their_files_say(tmp_path: Path) -> None:
         put(path, content)
         try:
             found = read_image(path)
-        except Exception as fault:  # noqa: BLE001 - whatever keeps it out
-            complaints.append(f"{name}: {fault}")
+        except Exception as error:  # noqa: BLE001 - whatever keeps it out
+            complaints.append(f"{name}: {error}")
             continue
         if wanted is not None and (
             found.shape != wanted.shape or np.abs(found.astype(float) - wanted).max() > bound + 0.5 * bool(bound)

@@ -124,8 +124,8 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A fault that was laid in a project's jobs; hooks/sitecustomize.py says what it does."""
+class Problem:
+    """A problem that was laid in a project's jobs; hooks/sitecustomize.py says what it does."""
 
     path: Path
 
@@ -158,8 +158,8 @@ class Run:
         """Return the queue and the end of the log."""
         try:
             queue = self.cluster.ask("squeue", "--states=all", "--format", "%i %T %M %r %k")
-        except (AssertionError, subprocess.TimeoutExpired) as fault:
-            queue = str(fault)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            queue = str(error)
         controller = (self.cluster.folder / "log/slurmctld.log").read_text(errors="replace")
         return f"{queue}\n{controller[-2000:]}\n{self.said()[-8000:]}"
 
@@ -196,25 +196,25 @@ class ClusterProject(Project):
     cluster: Cluster
 
     @property
-    def faults(self) -> Path:
-        return self.folder / "faults"
+    def problems(self) -> Path:
+        return self.folder / "problems"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the cluster's environment, in which the copy is imported and its faults strike."""
+        """Return the cluster's environment, in which the copy is imported and its problems strike."""
         own = super().environment
-        path = f"{own['PYTHONPATH']}:{self.faults}"
+        path = f"{own['PYTHONPATH']}:{self.problems}"
         return self.cluster.environment | {**self._only(own), "PYTHONPATH": path}
 
     @staticmethod
     def _only(own: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in own.items() if name not in ("PATH", "SLURM_CONF")}
 
-    def lay(self, name: str, do: str, stage: str, *when: str, at: str = "", always: bool = False) -> Fault:
-        """Lay a fault: what a stage does once, or always, when its call contains all words."""
-        path = self.faults / f"{name}.fault"
+    def lay(self, name: str, do: str, stage: str, *when: str, at: str = "", always: bool = False) -> Problem:
+        """Lay a problem: what a stage does once, or always, when its call contains all words."""
+        path = self.problems / f"{name}.problem"
         path.write_text(json.dumps({"do": do, "stage": stage, "when": when, "at": at, "always": always}))
-        return Fault(path)
+        return Problem(path)
 
     def start(self, *words: str, **variables: str) -> Run:
         """Start the smoke experiment on the cluster, by the profile."""
@@ -306,8 +306,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def on(cluster: Cluster, project: Project) -> ClusterProject:
-    """Return a copy as a project of the cluster, without faults as yet."""
-    shutil.copytree(HERE / "hooks", project.folder / "faults", ignore=shutil.ignore_patterns("__pycache__"))
+    """Return a copy as a project of the cluster, without problems as yet."""
+    shutil.copytree(HERE / "hooks", project.folder / "problems", ignore=shutil.ignore_patterns("__pycache__"))
     return ClusterProject(project.folder, cluster)
 
 

@@ -41,18 +41,18 @@ def test_a_failing_job_is_retried_and_reported_while_the_rest_goes_on(
     project: ClusterProject, finished: Project
 ) -> None:
     project.forget(epoch("0", 1), epoch("0", 2), epoch("0.15", 1))
-    fault = project.lay("fails", "fail", STAGE, f"manifest=results/smoke/{epoch('0', 2)}/run.json", always=True)
+    problem = project.lay("fails", "fail", STAGE, f"manifest=results/smoke/{epoch('0', 2)}/run.json", always=True)
     said = project.start(
         *("--", f"results/smoke/{epoch('0', 2)}/run.json", f"results/smoke/{epoch('0.15', 1)}/run.json")
     ).fail()
     retries = yaml.safe_load((project.folder / "profiles/slurm/config.yaml").read_text())["retries"]
-    assert len(set(fault.strikes)) == 1 + retries
+    assert len(set(problem.strikes)) == 1 + retries
     table = said[said.rindex("failed:") :]
     for told in (
         f"{STAGE}  preset=world, base=2, beta=0, seed=0, epoch=2",
         "FaultError: this job was told to fail",
         f"results/smoke/{epoch('0', 2)}/log.txt",
-        f"SLURM job {fault.strikes[-1]}",
+        f"SLURM job {problem.strikes[-1]}",
     ):
         assert told in table, table
     assert f"{STAGE}  preset=world, base=2, beta=0.15" not in table
@@ -74,8 +74,8 @@ def test_jobs_that_slurm_kills_ask_for_more(project: ClusterProject, finished: P
     run.succeed()
     jobs = [job for job in project.cluster.jobs(STAGE) if int(job.id) > before]
     assert len(jobs) == 4
-    for fault, states in ((more, {"FAILED", "OUT_OF_MEMORY"}), (longer, {"TIMEOUT"})):
-        first = next(job for job in jobs if job.id == fault.strikes[0])
+    for problem, states in ((more, {"FAILED", "OUT_OF_MEMORY"}), (longer, {"TIMEOUT"})):
+        first = next(job for job in jobs if job.id == problem.strikes[0])
         second = next(job for job in jobs if job.comment == first.comment and job.id != first.id)
         assert first.state in states
         assert second.state == "COMPLETED"

@@ -14,7 +14,7 @@ from lever_pipe.lvlms.asking.ledger import Ledger
 from tests.workflow.conftest import Project
 from tests.workflow.counts import OFFLINE_RATE_AND_BELOW
 
-from .conftest import ENDED, Cluster, ClusterProject, Fault, on, wait_until
+from .conftest import ENDED, Cluster, ClusterProject, Problem, on, wait_until
 from .test_failures import STAGE, epoch, whole
 
 pytestmark = pytest.mark.slurm
@@ -23,7 +23,7 @@ FIRST, SECOND = epoch("0", 1), epoch("0", 2)
 TARGET = ("--", f"results/smoke/{SECOND}/run.json")
 
 
-def hold(project: ClusterProject) -> Fault:
+def hold(project: ClusterProject) -> Problem:
     """Hold the first epoch while it writes: its weights are there, and it is not complete."""
     return project.lay("held", "hold", STAGE, f"manifest=results/smoke/{FIRST}/run.json", at="metrics.json")
 
@@ -144,7 +144,7 @@ def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, f
     run = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", run)
     weights = kept(project)
-    job, process = (project.faults / "held.struck").read_text().split()
+    job, process = (project.problems / "held.struck").read_text().split()
     variables = dict(
         word.split("=", 1) for word in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in word
     )
@@ -203,20 +203,20 @@ def test_two_experiments_share_a_ledger(project: ClusterProject, finished: Proje
     other = on(project.cluster, Project(folder))
     smoke = other.folder / "config/smoke.yaml"
     smoke.write_text(smoke.read_text().replace("n_random_draws: 1", "n_random_draws: 2"))
-    faults, runs = [], []
+    problems, runs = [], []
     for one, gpu in ((project, "gpu=1"), (other, "gres=gpu:fake:1")):
         shutil.rmtree(one.results("ledger"))
         one.results("ledger").symlink_to(shared)
         one.forget(batch)
-        faults.append(one.lay("together", "hold", "answer_prompts"))
+        problems.append(one.lay("together", "hold", "answer_prompts"))
         runs.append(
             one.start("--set-resources", f"answer_prompts:{gpu}", "--", f"results/smoke/{batch}/run.json"),
         )
-    for fault, run in zip(faults, runs, strict=True):
-        wait_until(fault.struck(), 120, "both jobs", run)
-    asked = [project.cluster.ask("scontrol", "show", "job", fault.strikes[0]) for fault in faults]
-    for fault in faults:
-        fault.release()
+    for problem, run in zip(problems, runs, strict=True):
+        wait_until(problem.struck(), 120, "both jobs", run)
+    asked = [project.cluster.ask("scontrol", "show", "job", problem.strikes[0]) for problem in problems]
+    for problem in problems:
+        problem.release()
     for run in runs:
         run.succeed()
     assert "TresPerJob=gres:gpu:1" in asked[0]

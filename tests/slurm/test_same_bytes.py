@@ -48,6 +48,6 @@ def test_the_cluster_changes_no_byte(
     assert Counter(job.state for job in jobs)["COMPLETED"] == int(steps) - 1  # the target is no job
     assert len(jobs) == said.count("has been submitted with SLURM jobid")
     others = [job for job in jobs if job.state != "COMPLETED"]
-    if others:  # a fault of the machine; the bytes are the same all the same
+    if others:  # a problem of the machine; the bytes are the same all the same
         with capsys.disabled():
             sys.stderr.write(f"\nfurther attempts after {others}\n{run.told()}\n")

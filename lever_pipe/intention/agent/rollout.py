@@ -137,11 +137,11 @@ class Host:
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
         if n_failures + n_timeouts > limit * n_requests:
-            fault = self.simulator.counts.last_fault
+            problem = self.simulator.counts.last_error
             raise TrainingError(
                 f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
-                f" {n_malformed} unreadable answers" + (f"; the last fault: {fault}" if fault else ""),
+                f" {n_malformed} unreadable answers" + (f"; the last problem: {problem}" if problem else ""),
                 do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
             )
 

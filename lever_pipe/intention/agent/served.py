@@ -153,7 +153,7 @@ class ServedPlayer(Host):
             raise TrainingError(
                 f"{during}: expected at most {limit:.1%} of the requests to served agent {self.agent.name!r} to fail",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_malformed} unreadable"
-                f" answers; the last fault: {self.chat.counts.last_fault}",
+                f" answers; the last problem: {self.chat.counts.last_error}",
                 do="See that its server answers and knows tools; raise timeout_seconds or retries of its connection in"
                 " intention.execution. Or raise intention.simulator.failure_limit.",
             )

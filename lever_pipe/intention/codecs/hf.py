@@ -93,23 +93,23 @@ class HfCodec:
         self._source = source
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
         if not tokenizer.chat_template:
-            raise self._fault("tools", "no chat template")
+            raise self._problem("tools", "no chat template")
         if TOOL_NAME not in self._render(opening(EXAMPLE)[1:], goes_on=True):
-            raise self._fault("tools", "a template that leaves them out")
+            raise self._problem("tools", "a template that leaves them out")
         if SYSTEM not in self._render(opening(EXAMPLE), goes_on=True, expected="a system message"):
-            raise self._fault("the system message", "a template that leaves it out")
+            raise self._problem("the system message", "a template that leaves it out")
         after = self._after_agent(_ANSWER)
         if _ANSWER not in after:
-            raise self._fault("tool messages", "a template that leaves them out")
+            raise self._problem("tool messages", "a template that leaves them out")
         end = self._ids(after)[:1]
         self._turn_end = tokenizer.decode(end, skip_special_tokens=False)
         if self._turn_end not in self._controls:
-            raise self._fault("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
+            raise self._problem("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.end_ids = frozenset({*end, *eos, *end_ids})
         self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
         if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
-            raise self._fault(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
+            raise self._problem(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
 
     def prompt(self, task: Task) -> list[int]:
         """Return system message, tool schema, the user's request and the generation prefix."""
@@ -150,7 +150,7 @@ class HfCodec:
         text = self._render([*opening(EXAMPLE), {"role": "assistant", **message}], goes_on=False)
         content, end, _ = text.removeprefix(before).rpartition(self._turn_end)
         if not text.startswith(before) or not end:
-            raise self._fault("agent turns that begin with the generation prefix and have an end", repr(text[-200:]))
+            raise self._problem("agent turns that begin with the generation prefix and have an end", repr(text[-200:]))
         return self._ids(content + end)
 
     def _after_agent(self, message: str) -> str:
@@ -158,7 +158,7 @@ class HfCodec:
         turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
         _, stand_in, after = self._render([*opening(EXAMPLE), *turns], goes_on=True).partition(_STAND_IN)
         if not stand_in:
-            raise self._fault("the agent's turns", "a template that leaves them out")
+            raise self._problem("the agent's turns", "a template that leaves them out")
         return after
 
     def _render(
@@ -166,8 +166,8 @@ class HfCodec:
     ) -> str:
         try:
             return written(self._tokenizer, messages, tools=[TOOL], add_generation_prompt=goes_on)
-        except Exception as fault:  # noqa: BLE001 - a template can raise whatever Python can
-            raise self._fault(expected, f"{type(fault).__name__}: {fault}".rstrip(".")) from None
+        except Exception as error:  # noqa: BLE001 - a template can raise whatever Python can
+            raise self._problem(expected, f"{type(error).__name__}: {error}".rstrip(".")) from None
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
@@ -178,7 +178,7 @@ class HfCodec:
             text = text.replace(word, f"{word[0]} {word[1:]}")
         return text
 
-    def _fault(self, expected: str, found: str) -> CheckpointError:
+    def _problem(self, expected: str, found: str) -> CheckpointError:
         return CheckpointError(f"{self._source}: expected a chat template with {expected}", found=found, do=USE)
 
 

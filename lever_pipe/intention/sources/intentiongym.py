@@ -90,10 +90,10 @@ def _split_in(path: Path, details: Mapping[str, Task]) -> dict[str, Task]:
     try:
         with duckdb.connect(":memory:", config=settings) as connection:
             rows = connection.execute(_QUERY, [glob.escape(str(path))]).fetchall()
-    except duckdb.Error as fault:
+    except duckdb.Error as error:
         raise DataError(
             f"{path}: expected a parquet file with columns data_source and reward_model",
-            found=str(fault).splitlines()[0],
+            found=str(error).splitlines()[0],
             do="Download the file again.",
         ) from None
     tasks: dict[str, Task] = {}

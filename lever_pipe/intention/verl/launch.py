@@ -48,7 +48,7 @@ FIXED = (
 
 def launch_files(config: RenderVerlConfig) -> dict[str, str]:
     """Return every launch file of one arm and seed; the same configuration gives the same bytes."""
-    if lines := faults(config):
+    if lines := problems(config):
         raise refusal(lines, f"engine verl, arm {config.arm.name}")
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -90,7 +90,7 @@ def differences(config: RenderVerlConfig) -> list[str]:
     return [*lines, *([f"It always behaves as if these were true: {options}."] if options else [])]
 
 
-def faults(config: RenderVerlConfig) -> list[str]:
+def problems(config: RenderVerlConfig) -> list[str]:
     """Return a line for each value that the original trainer cannot run with."""
     parts = (_unfit(config), _unknown(config), _scheduled(config), _otherwise_fixed(config), _undivided(config))
     return [f"intention.{line}" for part in parts for line in part]

@@ -33,7 +33,7 @@ SHAPES = {
 }
 """Objects that the lists of the format hold."""
 SHOWN = 5
-"""Items of a kind of fault that are named."""
+"""Items of a kind of problem that are named."""
 
 
 class _Entry(BaseModel):
@@ -99,8 +99,8 @@ class AnnotationFile(_File):
 F = TypeVar("F", bound=_File)
 
 
-Fault = tuple[str, object]
-"""A kind of fault, and where it is; for example `"missing image", "a.jpg"`."""
+Problem = tuple[str, object]
+"""A kind of problem, and where it is; for example `"missing image", "a.jpg"`."""
 
 
 def read_split(
@@ -112,23 +112,23 @@ def read_split(
     """Return one split's examples in question-id order.
 
     With `on_bad_image="skip"`, a `limit` counts readable questions. `shown_answer` gives the answer that a
-    demonstration shows; None is a fault of the annotation.
+    demonstration shows; None is a problem of the annotation.
     """
-    faults = list[Fault]()
-    questions = _questions(files.questions, faults)
-    annotations = _annotations(files.annotations, options.answers, faults)
+    problems = list[Problem]()
+    questions = _questions(files.questions, problems)
+    annotations = _annotations(files.annotations, options.answers, problems)
     if questions and annotations:
-        faults += _disagreements(questions, annotations)
-        faults += _answer_faults(annotations, options.n_answers, shown_answer)
+        problems += _disagreements(questions, annotations)
+        problems += _answer_problems(annotations, options.n_answers, shown_answer)
     questions = _in_order(questions, options)
-    faults += _missing_images(questions[: options.limit], files.images, options.image_name)
-    _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", faults)
+    problems += _missing_images(questions[: options.limit], files.images, options.image_name)
+    _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", problems)
     digests, skipped = _digests(questions, files.images, options)
     examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
         answer = shown_answer(annotation)
-        assert answer is not None  # a fault above
+        assert answer is not None  # a problem above
         examples.append(
             Example(
                 example_id=ExampleId(len(examples)),
@@ -172,21 +172,21 @@ def _in_order(rows: list[R], options: ReadOptions) -> list[R]:
     return [rows[i] for i in generator(options.seed, "eval subset").permutation(len(rows))]
 
 
-def _questions(path: Path, faults: list[Fault]) -> list[Question]:
-    file = _read(path, QuestionFile, faults)
+def _questions(path: Path, problems: list[Problem]) -> list[Question]:
+    file = _read(path, QuestionFile, problems)
     questions = file.questions if file else []
-    faults += _repeated(path, questions)
-    faults += ((f"blank question in {path.name}", q.question_id) for q in questions if not q.question.strip())
+    problems += _repeated(path, questions)
+    problems += ((f"blank question in {path.name}", q.question_id) for q in questions if not q.question.strip())
     return sorted(questions, key=lambda question: question.question_id)
 
 
-def _annotations(path: Path, text: AnswerText, faults: list[Fault]) -> dict[int, Annotation]:
-    file = _read(path, AnnotationFile, faults)
+def _annotations(path: Path, text: AnswerText, problems: list[Problem]) -> dict[int, Annotation]:
+    file = _read(path, AnnotationFile, problems)
     annotations = file.annotations if file else []
-    faults += _repeated(path, annotations)
+    problems += _repeated(path, annotations)
     if text == "raw":
         without = (a.question_id for a in annotations if any(x.answer and not x.raw_answer for x in a.answers))
-        faults += ((f"no raw_answer in {path.name}, which data.answers: raw reads", i) for i in without)
+        problems += ((f"no raw_answer in {path.name}, which data.answers: raw reads", i) for i in without)
         annotations = list(map(_with_raw_answers, annotations))
     return {annotation.question_id: annotation for annotation in annotations}
 
@@ -196,25 +196,25 @@ def _with_raw_answers(annotation: Annotation) -> Annotation:
     return annotation.model_copy(update={"answers": answers})
 
 
-def _read(path: Path, model: type[F], faults: list[Fault]) -> F | None:
+def _read(path: Path, model: type[F], problems: list[Problem]) -> F | None:
     if not path.is_file():
-        faults.append(("missing file", path))
+        problems.append(("missing file", path))
         return None
     try:
         return model.model_validate(read_json(path))
-    except ValidationError as fault:
+    except ValidationError as exception:
         kinds = {"missing": "missing key", "extra_forbidden": "unknown key"}
-        for error in fault.errors(include_url=False, include_context=False):
+        for error in exception.errors(include_url=False, include_context=False):
             location = dotted(error["loc"])
             if error["type"] == "model_type":
-                faults.append(_no_object(path, error["loc"], location, error["input"]))
+                problems.append(_no_object(path, error["loc"], location, error["input"]))
             else:
-                faults.append((f"{path.name}: {kinds.get(error['type'], error['msg'].lower())}", location))
+                problems.append((f"{path.name}: {kinds.get(error['type'], error['msg'].lower())}", location))
         return None
 
 
-def _no_object(path: Path, keys: Sequence[int | str], location: str, value: object) -> Fault:
-    """Return the fault of a value where the format has an object; the example shows the object's shape."""
+def _no_object(path: Path, keys: Sequence[int | str], location: str, value: object) -> Problem:
+    """Return the problem of a value where the format has an object; the example shows the object's shape."""
     name = next((key for key in reversed(keys) if isinstance(key, str)), "")
     expected = f"{name} must be objects like {SHAPES[name]}" if name else "the file must be an object"
     found = "a list" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
@@ -222,12 +222,12 @@ def _no_object(path: Path, keys: Sequence[int | str], location: str, value: obje
     return f"{path.name}: {expected}", f"{location} is {found}"
 
 
-def _repeated(path: Path, entries: Sequence[Question | Annotation]) -> Iterator[Fault]:
+def _repeated(path: Path, entries: Sequence[Question | Annotation]) -> Iterator[Problem]:
     counts = Counter(entry.question_id for entry in entries)
     yield from ((f"duplicate question id in {path.name}", i) for i in sorted(counts) if counts[i] > 1)
 
 
-def _disagreements(questions: list[Question], annotations: dict[int, Annotation]) -> Iterator[Fault]:
+def _disagreements(questions: list[Question], annotations: dict[int, Annotation]) -> Iterator[Problem]:
     by_id = {question.question_id: question for question in questions}
     yield from (("question without annotation", i) for i in by_id if i not in annotations)
     yield from (("annotation without question", i) for i in sorted(annotations) if i not in by_id)
@@ -237,9 +237,9 @@ def _disagreements(questions: list[Question], annotations: dict[int, Annotation]
             yield "image_id differs between question and annotation", difference
 
 
-def _answer_faults(
+def _answer_problems(
     annotations: dict[int, Annotation], n_answers: int, shown_answer: Callable[[Annotation], str | None]
-) -> Iterator[Fault]:
+) -> Iterator[Problem]:
     for question_id, annotation in sorted(annotations.items()):
         location = f"question {question_id}"
         if len(annotation.answers) != n_answers:
@@ -252,7 +252,7 @@ def _answer_faults(
             yield "a blank answer to show", location
 
 
-def _missing_images(questions: list[Question], folder: Path, template: str) -> Iterator[Fault]:
+def _missing_images(questions: list[Question], folder: Path, template: str) -> Iterator[Problem]:
     if not folder.is_dir():
         yield "missing image folder", folder
         return
@@ -265,7 +265,7 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
     """Return the sha256 of each question's image, and how many questions each image has that cannot be shown."""
     may_skip = options.on_bad_image == "skip"
-    digest_of, digests, skipped, faults = dict[str, str](), dict[int, str](), Counter[str](), list[Fault]()
+    digest_of, digests, skipped, problems = dict[str, str](), dict[int, str](), Counter[str](), list[Problem]()
     for question in questions if may_skip else questions[: options.limit]:
         if len(digests) == options.limit:
             break
@@ -274,26 +274,26 @@ def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> t
             try:
                 digest_of[name] = images.digest_of(folder / name)
             except ImageError as refusal:
-                faults.append((refusal.found, name))
+                problems.append((refusal.found, name))
         if name in digest_of:
             digests[question.question_id] = digest_of[name]
         else:
             skipped[name] += 1
-    if faults and not may_skip:
+    if problems and not may_skip:
         raise ImageError(
             f"expected readable images in {folder}",
-            found=f"\n{_listed(faults)}",
+            found=f"\n{_listed(problems)}",
             do='Restore or convert the files, or set data.on_bad_image to "skip".',
         )
-    if faults:
-        log.warning("skipped %d questions of unreadable images:\n%s", skipped.total(), _listed(faults))
+    if problems:
+        log.warning("skipped %d questions of unreadable images:\n%s", skipped.total(), _listed(problems))
     return digests, dict(skipped)
 
 
-def _listed(faults: Iterable[Fault]) -> str:
+def _listed(problems: Iterable[Problem]) -> str:
     """Return one line a kind, in the order in which they are first met: its name, its count and the first few items."""
     by_kind: dict[str, list[str]] = {}
-    for kind, item in faults:
+    for kind, item in problems:
         by_kind.setdefault(shortened(kind), []).append(shortened(str(item)))
     lines = []
     for kind, items in by_kind.items():
@@ -302,7 +302,7 @@ def _listed(faults: Iterable[Fault]) -> str:
     return "\n".join(lines)
 
 
-def _raise_any(expected: str, faults: list[Fault]) -> None:
-    if faults:
+def _raise_any(expected: str, problems: list[Problem]) -> None:
+    if problems:
         do = "Correct these entries, or data.n_answers, data.answers, data.train_image_name and data.eval_image_name."
-        raise DataError(expected, found=f"\n{_listed(faults)}", do=do)
+        raise DataError(expected, found=f"\n{_listed(problems)}", do=do)

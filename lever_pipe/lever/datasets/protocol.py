@@ -33,7 +33,7 @@ class ReadOptions:
     """How one split is read."""
 
     image_name: str  # with the field image_id, as "COCO_val2014_{image_id:012d}.jpg"
-    n_answers: int = 10  # annotators a question; another count is a fault
+    n_answers: int = 10  # annotators a question; another count is a problem
     on_bad_image: Literal["stop", "skip"] = "stop"
     answers: AnswerText = "stemmed"
     limit: int | None = None  # at least 1: readable questions; None for all
@@ -67,7 +67,7 @@ class Reader(Protocol):
         """Return one split's examples; `example_id` counts them in question-id order.
 
         Raises:
-            DataError: the files disagree with each other or with the format; all faults at once.
+            DataError: the files disagree with each other or with the format; all problems at once.
             ImageError: images that do not decode, unless they are to be skipped.
         """
         ...

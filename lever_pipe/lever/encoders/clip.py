@@ -104,22 +104,22 @@ def load(folder: Path, *, device: str, batch_size: int) -> ClipEncoder:
 
 def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor: Any) -> None:
     """Refuse another model's tokenizer or image processor."""
-    faults, vocabulary = [], config.text_config.vocab_size
+    problems, vocabulary = [], config.text_config.vocab_size
     if not vocabulary // 2 < len(tokenizer) <= vocabulary:  # embeddings may be padded
-        faults.append(f"{len(tokenizer)} tokens for a vocabulary of {vocabulary}")
+        problems.append(f"{len(tokenizer)} tokens for a vocabulary of {vocabulary}")
     if tokenizer.pad_token_id is None:
-        faults.append("no pad_token")
+        problems.append("no pad_token")
     # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
     if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
-        faults.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
+        problems.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
     side = config.vision_config.image_size
     size, crop = dict(processor.size), dict(processor.crop_size or {}) if processor.do_center_crop else {}
     final = crop or size
     if (final.get("height"), final.get("width")) != (side, side) or min(size.values()) < side:
-        faults.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
-    if faults:
+        problems.append(f"images of size {size}, cropped to {crop or 'none'}, for {side} pixels")
+    if problems:
         expected = f"{folder}: expected tokenizer and image processor of the model that config.json describes"
-        raise CheckpointError(expected, found="; ".join(faults), do=MAKE)
+        raise CheckpointError(expected, found="; ".join(problems), do=MAKE)
 
 
 def _features(output: Any) -> torch.Tensor:

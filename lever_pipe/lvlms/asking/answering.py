@@ -133,8 +133,8 @@ class LedgerLvlm:
                 for request, result in results:
                     self.ledger.put(keys[request.prompt], self._to_row(request, result))
                     progress.update()
-        except PromptTooLongError as fault:
-            raise self._too_long(fault) from None
+        except PromptTooLongError as error:
+            raise self._too_long(error) from None
         finally:
             self.ledger.flush()
         self._requested["products_tiled"] += rowwise.WORK["tiles"] - tiles
@@ -155,11 +155,11 @@ class LedgerLvlm:
         generate = "tokens" not in row
         return TokenRequest(request.prompt, answers, generate) if answers or generate else None
 
-    def _too_long(self, fault: PromptTooLongError) -> DataError:
+    def _too_long(self, problem: PromptTooLongError) -> DataError:
         return DataError(
-            f"prompt of {len(fault.prompt.images)} images that ends with {fault.prompt.text[-120:]!r}: "
-            f"expected at most {fault.limit} tokens with its answer, the context",
-            found=str(fault.tokens),
+            f"prompt of {len(problem.prompt.images)} images that ends with {problem.prompt.text[-120:]!r}: "
+            f"expected at most {problem.limit} tokens with its answer, the context",
+            found=str(problem.tokens),
             do="Show fewer demonstrations (evaluation.shots, rl_data.shots), or lower max_pixels in the model folder.",
         )
 

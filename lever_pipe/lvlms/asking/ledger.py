@@ -128,11 +128,11 @@ class Ledger:
         """
         try:
             self._write()
-        except OSError as fault:
-            if fault.errno not in FULL:
+        except OSError as error:
+            if error.errno not in FULL:
                 raise
             if not self._has_warned:
-                log.warning("%s: answers are not kept: %s", self.folder, fault)
+                log.warning("%s: answers are not kept: %s", self.folder, error)
             self._has_warned = True
 
     def _write(self) -> None:
@@ -190,8 +190,8 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
                 with path.open("rb") as handle:
                     identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
                     content = b"" if identity in read else handle.read()
-            except OSError as fault:
-                if fault.errno not in GONE:
+            except OSError as error:
+                if error.errno not in GONE:
                     raise
                 complete &= path in gone  # listed again without being there: a broken link, or an old listing
                 gone.add(path)
@@ -216,8 +216,8 @@ def register(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
     if not path.exists():
         try:
             storage.write_text(path, json.dumps(identity, sort_keys=True) + "\n")
-        except OSError as fault:
-            if fault.errno not in FULL:
+        except OSError as error:
+            if error.errno not in FULL:
                 raise
 
 
@@ -243,8 +243,8 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[str, Row]:
         row = json.loads(line)
         key = row.pop("key")
         del row["sha256"]
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as fault:
-        raise _no_row(path, number, repr(fault)[:SHOWN]) from None
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise _no_row(path, number, repr(error)[:SHOWN]) from None
     if not isinstance(key, str):
         raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
     return key, row
@@ -263,8 +263,8 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
             handle.flush()
             os.fsync(handle.fileno())
         is_there = path.exists()
-    except OSError as fault:
-        if fault.errno not in GONE:
+    except OSError as error:
+        if error.errno not in GONE:
             raise
         return False
     return is_there

@@ -91,11 +91,11 @@ def read_run(
         done=storage.read_row(done, DoneRow),
         manifest=storage.read_row(manifest, Manifest),
     )
-    faults = list(_faults(files))
-    if faults:
+    problems = list(_problems(files))
+    if problems:
         raise RecordError(
             f"arm {run.arm}, seed {run.seed} ({done}): expected a whole run",
-            found="; ".join(faults),
+            found="; ".join(problems),
             do="Run train_agent again for this arm and seed, or correct its log.",
         )
     return files
@@ -109,14 +109,14 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScore
     """
     rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
     policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, played)
-    faults, both = list(_episode_faults(policy)), {EvaluationPoint(TEST, mode, "last", 0) for mode in MODES}
+    problems, both = list(_episode_problems(policy)), {EvaluationPoint(TEST, mode, "last", 0) for mode in MODES}
     locations, is_start = {location for location in map(_location, rows) if location.mode in MODES}, name == START_ARM
     if locations != both if is_start else not locations or locations - both:
-        faults.append(f"evaluations of {', '.join(str(tuple(_location(row))) for row in rows) or 'nothing'}")
-    if faults:
+        problems.append(f"evaluations of {', '.join(str(tuple(_location(row))) for row in rows) or 'nothing'}")
+    if problems:
         raise RecordError(
             f"{evaluations}: expected the {'start policy' if is_start else f'served agent {name!r}'} on held-out tasks",
-            found="; ".join(faults),
+            found="; ".join(problems),
             do=f"Run {'evaluate_start' if is_start else 'evaluate_served'} again.",
         )
     return policy
@@ -159,7 +159,7 @@ def run_line(files: RunFiles) -> Line:
     return (*(getattr(files.done, name) for name in RUNS_COLUMNS[:-2]), files.seconds, device)
 
 
-def _faults(files: RunFiles) -> Iterator[str]:
+def _problems(files: RunFiles) -> Iterator[str]:
     done, steps = files.done, [row.step for row in files.steps]
     if (done.arm, done.seed) != (files.run.arm, files.run.seed):
         yield f"the files of arm {done.arm}, seed {done.seed}"
@@ -175,10 +175,10 @@ def _faults(files: RunFiles) -> Iterator[str]:
         yield f"{len(steps)} of {done.executed_steps} steps in order, {lack}"
     elif sorted(set(steps)) != steps or (steps or [0])[-1] != done.executed_steps:
         yield f"steps that do not rise to the executed {done.executed_steps}"
-    yield from _evaluation_faults(files)
+    yield from _evaluation_problems(files)
 
 
-def _evaluation_faults(files: RunFiles) -> Iterator[str]:
+def _evaluation_problems(files: RunFiles) -> Iterator[str]:
     """Yield what is wrong with evaluations; only our own trainer promises both modes, both ends and every episode."""
     last, is_native = files.done.executed_steps, files.done.engine == NATIVE
     by_mode = {mode: [row.step for row in files.evaluations if (row.split, row.mode) == (VAL, mode)] for mode in MODES}
@@ -194,10 +194,10 @@ def _evaluation_faults(files: RunFiles) -> Iterator[str]:
     if is_native:
         if set(by_mode[GREEDY]) != set(by_mode[SAMPLED]):
             yield "greedy and sampled evaluations at different steps"
-        yield from _episode_faults(files)
+        yield from _episode_problems(files)
 
 
-def _episode_faults(files: EpisodeScores) -> Iterator[str]:
+def _episode_problems(files: EpisodeScores) -> Iterator[str]:
     episodes: dict[EvaluationPoint, list[EpisodeRow]] = {}
     for row in files.episodes:
         episodes.setdefault(_location(row), []).append(row)

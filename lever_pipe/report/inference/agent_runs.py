@@ -123,5 +123,5 @@ def read_columns(path: Path, names: Sequence[str]) -> pd.DataFrame:
         )
     try:
         return frame[list(names)].assign(**{name: pd.to_numeric(frame[name]) for name in names if name not in TEXTS})
-    except ValueError as fault:
-        raise RecordError(f"{path}: expected numbers", found=str(fault), do="Collect again.") from None
+    except ValueError as error:
+        raise RecordError(f"{path}: expected numbers", found=str(error), do="Collect again.") from None

@@ -104,11 +104,11 @@ def _rollouts(rows: pd.DataFrame) -> dict[Location, int]:
     first: dict[str, tuple[Location, list[str]]] = {}
     for location, counts in _by_location(rows.groupby([*LOCATION, "task_id"]).size()):
         if counts.min() < counts.max():
-            raise _fault(location, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
+            raise _problem(location, "equally many rollouts of each task", f"{counts.min()} to {counts.max()}")
         tasks = list(counts.index.get_level_values("task_id"))
         other, expected = first.setdefault(location[2], (location, tasks))
         if tasks != expected:
-            raise _fault(location, f"the {len(expected)} tasks of {other}", f"{len(tasks)} others")
+            raise _problem(location, f"the {len(expected)} tasks of {other}", f"{len(tasks)} others")
         rollouts[location] = int(counts.min())
     return rollouts
 
@@ -138,5 +138,5 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts) if parts else sound
 
 
-def _fault(location: Location, expected: str, found: str) -> RecordError:
+def _problem(location: Location, expected: str, found: str) -> RecordError:
     return RecordError(f"episodes.csv, {location}: expected {expected}", found=found, do="Evaluate all runs alike.")

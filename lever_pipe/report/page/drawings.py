@@ -71,8 +71,8 @@ def _least_width(root: ElementTree.Element) -> str:
 def _parse(svg: str, source: str) -> ElementTree.Element:
     try:
         root = ElementTree.fromstring(svg)
-    except ElementTree.ParseError as fault:
-        raise RecordError(f"{source}: expected SVG", found=str(fault), do="Draw the figures again.") from None
+    except ElementTree.ParseError as error:
+        raise RecordError(f"{source}: expected SVG", found=str(error), do="Draw the figures again.") from None
     if root.tag != f"{SVG}svg" or not root.get("viewBox"):
         raise RecordError(f"{source}: expected SVG with a viewBox", found=root.tag, do="Draw the figures again.")
     return root

@@ -1,4 +1,4 @@
-"""The emulation of published faults: what each arm switches on, its accuracies, and the KL without an update."""
+"""The emulation of published bugs: what each arm switches on, its accuracies, and the KL without an update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_ANOTHER_BASE = 0.15
 """The KL_BETA whose published runs start from another RCE checkpoint than those of the others."""
 DIGITS = 2
 """Decimals of an accuracy."""
-FAULTS = {
+BUGS = {
     "none": ("Nothing, the right evaluation of the same checkpoints; pools of their own, RCE epoch {base} as base"),
     "head": ("The trained attention and layer norm are lost at load and drawn afresh from stream {seed}"),
     "pool": "Every query is offered the same first {items} train items",
@@ -91,11 +91,11 @@ def tables(context: ReportContext) -> Iterator[Table]:
         return
     emulate = study.emulate
     given = {"base": emulate.base_rce_epoch, "seed": emulate.head_seed, "items": emulate.pool_items}
-    faults: list[Row] = [
-        {"Fault": code(arm), "What it switches on": message(FAULTS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
+    bugs: list[Row] = [
+        {"Bug": code(arm), "What it switches on": message(BUGS[arm], **given)} for arm in (*EMULATED_ARMS, DROPOUT)
     ]
-    title = message("The faults; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
-    yield Table("emulated-arms", "emulation", title, framed(faults))
+    title = message("The bugs; preset {preset}, seed {seed}", preset=code(emulate.preset), seed=emulate.seed)
+    yield Table("emulated-arms", "emulation", title, framed(bugs))
     title = message("Accuracy of every arm at {samples} samples", samples=study.context.document_samples)
     yield Table("emulated-accuracies", "emulation", title, framed(_accuracies(study)))
     rows = framed(_divergences(study))

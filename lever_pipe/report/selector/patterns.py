@@ -1,6 +1,6 @@
-"""Why the published tables look as they do: each published pattern, and what an emulated fault makes of it.
+"""Why the published tables look as they do: each published pattern, and what an emulated bug makes of it.
 
-A verdict follows from the criterion of its line, never from the eye: a pattern that holds without the fault too does
+A verdict follows from the criterion of its line, never from the eye: a pattern that holds without the bug too does
 not point to it. A pattern whose numbers the configuration does not make (too few betas, epochs or shots) has no line.
 """
 
@@ -62,16 +62,16 @@ class Pattern:
     statement: Message
     arm: str
     published: Cell
-    fault: Appearance
+    bug: Appearance
     control: Appearance
 
     @property
     def verdict(self) -> str:
-        """Return what follows for the fault; without it a pattern is also there where it holds in part."""
-        if not self.fault.holds:
+        """Return what follows for the bug; without it a pattern is also there where it holds in part."""
+        if not self.bug.holds:
             return "not reproduced"
         also = self.control.holds if self.control.in_part is None else self.control.in_part
-        return "also without the fault" if also else "reproduced"
+        return "also without the bug" if also else "reproduced"
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
@@ -84,15 +84,15 @@ def tables(context: ReportContext) -> Iterator[Table]:
         {
             "Published pattern": pattern.statement,
             "Published": pattern.published,
-            "Fault": code(pattern.arm),
-            "With it": pattern.fault.cell,
+            "Bug": code(pattern.arm),
+            "With it": pattern.bug.cell,
             "Without": pattern.control.cell,
             "Verdict": pattern.verdict,
         }
         for pattern in evaluated
     ]
     says = {**tally(evaluated), **coincidences(study)}
-    yield Table("patterns", "why", "Published patterns, and the faults that make them", framed(rows), says)
+    yield Table("patterns", "why", "Published patterns, and the bugs that make them", framed(rows), says)
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:
@@ -102,7 +102,7 @@ def patterns(study: EmulatedStudy) -> list[Pattern]:
 
 
 def coincidences(study: EmulatedStudy) -> dict[str, Any]:
-    """Return at which epochs the training alone, without any fault, makes all betas one row."""
+    """Return at which epochs the training alone, without any bug, makes all betas one row."""
     betas = study.emulate.kl_betas
     epochs = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
     facts = {"samples": study.context.document_samples, "n": len(betas), "preset": study.emulate.preset}
@@ -110,7 +110,7 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
 
 
 def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
-    """Return how many published statements some fault reproduces; a statement counts once, whatever its arms."""
+    """Return how many published statements some bug reproduces; a statement counts once, whatever its arms."""
     verdicts: dict[str, set[str]] = {}
     for pattern in evaluated:
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
@@ -121,12 +121,12 @@ def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
 
 
 def search(name: str, arm: str, find: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
-    """Return a pattern that is looked for with a fault and without any; its statement gets `given`."""
+    """Return a pattern that is looked for with a bug and without any; its statement gets `given`."""
     return Pattern(name, message(STATEMENTS[name], **given), arm, published, find(arm), find(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the betas of one base agree in every published cell, for each fault that may be the cause."""
+    """Yield whether the betas of one base agree in every published cell, for each bug that may be the cause."""
     if len(study.others) < 2:
         return
     candidates = [(beta, epoch) for beta in study.others for epoch in study.epochs]

@@ -24,7 +24,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
 from lever_pipe.runtime import plan, sizing
-from lever_pipe.runtime.checks.findings import Outcome, fault, ok, refused, warning
+from lever_pipe.runtime.checks.findings import Outcome, ok, problem, refused, warning
 from lever_pipe.world.files import write_raw_files
 
 LIBRARY = "hf"
@@ -100,7 +100,9 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     ending = f"{text[-TAIL:]!r} by plugin {engine}"
     if text.count(image) != len(prompted.images) or any(text.count(part) < parts.count(part) for part in parts):
         expected = f"a chat template that writes each text and two images, {image}"
-        return fault(check, expected, found=ending, do="Fix chat_template.jinja in the folder, or name another model.")
+        return problem(
+            check, expected, found=ending, do="Fix chat_template.jinja in the folder, or name another model."
+        )
     if not re.search(".*".join(map(re.escape, parts)), text, re.DOTALL):
         do = "Set lvlm.prompt.layout to turns, or fix chat_template.jinja in the folder."
         return warning(check, "a chat template that keeps images and texts in their order", found=ending, do=do)

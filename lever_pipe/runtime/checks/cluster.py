@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lever_pipe.runtime.checks.findings import Outcome, fault
+from lever_pipe.runtime.checks.findings import Outcome, problem
 from lever_pipe.runtime.rerun.why_names import first
 
 COMMANDS = ("squeue", "sbatch", "scancel")
@@ -17,18 +17,18 @@ REPLACE = "Write `mem_mb: 4300 * attempt` in default-resources, or --set-resourc
 
 
 def missing_commands() -> list[Outcome]:
-    """Return a fault if commands of SLURM are missing, otherwise nothing."""
+    """Return a problem if commands of SLURM are missing, otherwise nothing."""
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if not missing:
         return []
     names = " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
     do = "Start the run on a login node, with its SLURM module loaded, or leave out the profile to run on this machine."
     found = f"{names} not found: this is not a SLURM login node"
-    return [fault("SLURM", f"the commands {', '.join(COMMANDS)}", found=found, do=do)]
+    return [problem("SLURM", f"the commands {', '.join(COMMANDS)}", found=found, do=do)]
 
 
 def memory_requests(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
-    """Yield a fault for requests that replace the memory of rules and do not grow with further attempts.
+    """Yield a problem for requests that replace the memory of rules and do not grow with further attempts.
 
     The plugin passes `mem_mb_per_cpu` on and ignores `mem_mb`. Next to `--mem`, which it writes for `mem_mb`, SLURM
     accepts no other option for memory.
@@ -37,9 +37,9 @@ def memory_requests(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
         expected = (
             f"mem_mb alone, because {PER_CPU} replaces the memory of the rules and stays the same in each attempt"
         )
-        yield fault("memory of jobs", expected, found=f"{PER_CPU} for {first(rules)}", do=REPLACE)
+        yield problem("memory of jobs", expected, found=f"{PER_CPU} for {first(rules)}", do=REPLACE)
     options = {str(job["rule"]): MEMORY_OPTION.findall(str(job.get("slurm_extra") or "")) for job in jobs}
     for rule, given in options.items():
         if given:
             expected = "mem_mb alone, because SLURM refuses a second option for memory"
-            yield fault("memory of jobs", expected, found=f"{given[0]} in slurm_extra for {rule}", do=REPLACE)
+            yield problem("memory of jobs", expected, found=f"{given[0]} in slurm_extra for {rule}", do=REPLACE)

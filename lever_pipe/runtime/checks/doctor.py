@@ -18,7 +18,7 @@ from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import cluster, local_checks, orphans
-from lever_pipe.runtime.checks.findings import Level, Outcome, ok, refused, require_no_fault, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, ok, refused, require_no_problem, warning
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -62,7 +62,7 @@ def preflight(
     for outcome in outcomes:
         if outcome.level is Level.WARNING:
             LOG.warning(outcome.text)
-    require_no_fault(outcomes)
+    require_no_problem(outcomes)
     return outcomes
 
 
@@ -102,7 +102,7 @@ def main(words: Sequence[str]) -> int:
         levels.append(outcome.level)
         sys.stdout.write(f"{outcome.level:<9}{outcome.text}\n")
         sys.stdout.flush()
-    return 2 if Level.FAULT in levels else 0
+    return 2 if Level.PROBLEM in levels else 0
 
 
 def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:
@@ -134,7 +134,7 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         planned = planned_jobs(list(words))
         jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
-        if all(outcome.level is not Level.FAULT for outcome in outcomes):  # else it is told already what is missing
+        if all(outcome.level is not Level.PROBLEM for outcome in outcomes):  # else it is told already what is missing
             yield refused("plan", refusal)
     yield from check_jobs(experiment, jobs, call.executor, call.prefix, folder)
 

@@ -11,11 +11,11 @@ from lever_pipe.runtime.rerun.why_names import counted
 
 
 class Level(StrEnum):
-    """How grave an outcome is; a fault stops the run."""
+    """How grave an outcome is; a problem stops the run."""
 
     OK = "ok"
     WARNING = "warning"
-    FAULT = "fault"
+    PROBLEM = "problem"
 
 
 class Outcome(NamedTuple):
@@ -45,23 +45,23 @@ def warning(check: str, expected: str, *, found: str, do: str) -> Outcome:
     return Outcome(Level.WARNING, check, found, expected, do)
 
 
-def fault(check: str, expected: str, *, found: str, do: str) -> Outcome:
+def problem(check: str, expected: str, *, found: str, do: str) -> Outcome:
     """Return an outcome that stops the run."""
-    return Outcome(Level.FAULT, check, found, expected, do)
+    return Outcome(Level.PROBLEM, check, found, expected, do)
 
 
 def refused(check: str, refusal: LeverPipeError) -> Outcome:
-    """Return the fault that an error tells."""
-    return fault(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
+    """Return the problem that an error tells."""
+    return problem(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
-def require_no_fault(outcomes: Iterable[Outcome]) -> None:
-    """Raise one PreflightError that holds all faults, if there are any."""
-    faults = [outcome.text for outcome in outcomes if outcome.level is Level.FAULT]
-    if faults:
-        texts = "\n  ".join(faults)
+def require_no_problem(outcomes: Iterable[Outcome]) -> None:
+    """Raise one PreflightError that holds all problems, if there are any."""
+    problems = [outcome.text for outcome in outcomes if outcome.level is Level.PROBLEM]
+    if problems:
+        texts = "\n  ".join(problems)
         raise PreflightError(
             "expected everything in place before the first job",
-            found=counted(len(faults), "fault"),
+            found=counted(len(problems), "problem"),
             do=f"Nothing was submitted. Fix this (lever-pipe doctor looks again):\n  {texts}",
         )

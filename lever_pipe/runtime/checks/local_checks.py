@@ -22,7 +22,7 @@ from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_q
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.lvlms.asking.prompts import of_system
 from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
-from lever_pipe.runtime.checks.findings import Level, Outcome, fault, ok, refused, warning
+from lever_pipe.runtime.checks.findings import Level, Outcome, ok, problem, refused, warning
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.sizing import LoadedModel
 
@@ -80,10 +80,10 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         yield whole
         if whole.level is not Level.OK:
             continue
-        faults = list(chat_templates(experiment, model, folder))
-        yield from faults
+        problems = list(chat_templates(experiment, model, folder))
+        yield from problems
         is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests know the prompts of the embedded one
-        if model.rules == sizing.ASKING and rules is None and is_own and not faults and TRANSFORMERS:
+        if model.rules == sizing.ASKING and rules is None and is_own and not problems and TRANSFORMERS:
             from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
             lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
@@ -121,8 +121,8 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
     """Return whether a model folder is whole, and what brings it."""
     key, name, _ = model
     files, any_of = files_read(experiment, model)
-    faults = model_folders.faults_of(folder / name, files=files, any_of=any_of)
-    if not faults:
+    problems = model_folders.problems_of(folder / name, files=files, any_of=any_of)
+    if not problems:
         return ok(f"{key} {name}", "whole")
     if model_folders.has_bin_only(folder / name):
         expected, do = "weights as safetensors", f"Make them: {model_folders.CONVERT} {name}"
@@ -134,28 +134,28 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
         do = f"Download {repository or 'it'}: lever-pipe fetch --configfile FILE{source}\n"
         do += f"    Or save a model of your own there (docs/your-model.md), or name another folder in {key}"
         do += ", relative to the working directory." if repository == name else "."
-    return fault(f"{key} {name}", expected, found="; ".join(faults), do=do)
+    return problem(f"{key} {name}", expected, found="; ".join(problems), do=do)
 
 
 def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> Iterator[Outcome]:
-    """Yield a fault where the chat template of a model folder fails at the system text of its prompts."""
+    """Yield a problem where the chat template of a model folder fails at the system text of its prompts."""
     check = f"chat template of {model.folder}"
     if model.key == AGENT and experiment.intention.model.codec == "hf":
         template = ChatTemplate.of(folder / model.folder, "tool_use")
-        if template and (found := template.fault_of_text(codec.opening(codec.EXAMPLE), tools=[codec.TOOL])):
-            yield fault(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
+        if template and (found := template.problem_of_text(codec.opening(codec.EXAMPLE), tools=[codec.TOOL])):
+            yield problem(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
         asked = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
         for system in dict.fromkeys(lvlm.prompt.system for lvlm in asked if template):
-            if template and (found := template.fault_of_system(system)):
+            if template and (found := template.problem_of_system(system)):
                 expected, do = of_system(system)
-                yield fault(check, expected, found=found, do=do)
+                yield problem(check, expected, found=found, do=do)
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
-    """Yield a fault where this machine has not the CUDA devices that jobs which run on it compute on.
+    """Yield a problem where this machine has not the CUDA devices that jobs which run on it compute on.
 
     Args:
         jobs: resources of each job, `rule` among them.
@@ -172,7 +172,7 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
     else:
         found = f"none ({', '.join(sorted({str(job['rule']) for job in computing}))})"
         do = "Run on such a machine or with profiles/slurm, or on the CPU: --set-resources RULE:device=cpu"
-        yield fault("CUDA", "a CUDA device", found=found, do=do)
+        yield problem("CUDA", "a CUDA device", found=found, do=do)
 
 
 def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
@@ -197,13 +197,13 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
             with tempfile.TemporaryFile(dir=location):
                 pass
         except OSError as refusal:
-            yield fault(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
+            yield problem(check, "a folder to write to", found=str(refusal.strerror or refusal).lower(), do=do)
             continue
         found = f"{free / 10**9:.1f} GB free"
         if free >= DISK_FULL:
             yield ok(check, found)
         else:
-            complaint = warning if folder == ledger else fault
+            complaint = warning if folder == ledger else problem
             yield complaint(check, "0.1 GB free", found=found, do=f"Make room. {do}")
 
 
@@ -271,7 +271,7 @@ def _data_set(experiment: Experiment, key: str, settings: Data, folder: Path) ->
         n_train = len(results["train"].examples)
         for location, text in experiment.too_large_for(key, "questions", n_train):
             check, do = f"{key}, train: {locations['train_questions']}", f"{dotted(location)} {text}"
-            yield fault(check, "enough questions", found=str(n_train), do=do)
+            yield problem(check, "enough questions", found=str(n_train), do=do)
     if len(results) == 2:
         train, queries = (result.examples for result in results.values())
         query_file, train_file = locations["eval_questions"], locations["train_questions"]
@@ -288,13 +288,13 @@ def _missing_images(key: str, data: Data, folder: Path) -> Iterator[Outcome]:
     for split in ("train", "eval"):
         if absent := own_images.missing(data, split, folder):
             do = f"Restore them, or correct the questions or {key}.{split}_image_name."
-            yield fault(f"{key}.files.{split}_images", "an image for each question", found=f"no {absent}", do=do)
+            yield problem(f"{key}.files.{split}_images", "an image for each question", found=f"no {absent}", do=do)
 
 
 def _present(key: str, names: list[str], folder: Path, page: str) -> Outcome:
     absent = [name for name in names if not _holds_something(folder / name)]
     if absent:
-        return fault(
+        return problem(
             key,
             "raw files and folders with images",
             found=f"absent or empty: {', '.join(absent)}",

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from lever_pipe.runtime.checks.findings import Outcome, fault, ok
+from lever_pipe.runtime.checks.findings import Outcome, ok, problem
 from lever_pipe.runtime.slurm import squeue as slurm
 
 LOGS = Path(".snakemake/slurm_logs")
@@ -47,7 +47,7 @@ def may_be_left(folder: Path) -> bool:
     return (folder / LOGS).exists() and shutil.which("squeue") is not None
 
 
-def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = fault) -> Outcome:
+def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = problem) -> Outcome:
     """Look for such jobs: while one is left, no run of this folder may begin.
 
     Args:
@@ -62,7 +62,7 @@ def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = fault)
         return ok(CHECK, "none in the queue")
     expected = "no jobs of an earlier run of this folder in the queue, as they write this run's files"
     do = f"Wait until they end, or cancel them: scancel {' '.join(job.id for job in jobs)}"
-    return fault(CHECK, expected, found=f"{len(jobs)}", do="\n    ".join([do, *described(jobs)]))
+    return problem(CHECK, expected, found=f"{len(jobs)}", do="\n    ".join([do, *described(jobs)]))
 
 
 def described(jobs: list[slurm.QueuedJob]) -> list[str]:

@@ -55,7 +55,7 @@ UNREADABLE = ""
 
 
 def check(artefact: Artefact, digests: Digests) -> Artefact:
-    """Return what an artefact is worth. What does not exist is nobody's fault: Snakemake makes what somebody needs."""
+    """Return what an artefact is worth. What does not exist is nobody's problem: Snakemake makes what somebody needs."""
     made = artefact.made
     if made is None:
         return artefact
@@ -214,8 +214,8 @@ def before_plan(results: Path) -> None:
     for artefact in artefacts:
         try:
             accept(artefact)
-        except (LeverPipeError, OSError) as fault:  # another user's results
-            log.warning(f"{artefact.manifest}: what somebody replaced is not noted: {fault}")
+        except (LeverPipeError, OSError) as error:  # another user's results
+            log.warning(f"{artefact.manifest}: what somebody replaced is not noted: {error}")
     digests.save()
     for line in complaints(artefacts):
         log.warning(line)

@@ -66,8 +66,8 @@ class Skipping:
             return False
         try:
             why = "" if is_wanted(job) else self._skip_reason(job)
-        except Exception as fault:  # noqa: BLE001 - a look that fails must not end all other jobs
-            log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {fault!r}")
+        except Exception as error:  # noqa: BLE001 - a look that fails must not end all other jobs
+            log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {error!r}")
             return False
         if why:
             self.skipped[why] += 1

@@ -1,9 +1,9 @@
 """Faults on request: every Python process of a copied project imports this module when it starts.
 
-A fault is a file `NAME.fault` beside this module that holds JSON: which stage, `when` (words that the stage's call
-must contain), `at` (the fault strikes before a file of that name appears whole; empty: when the stage starts) and
+A problem is a file `NAME.problem` beside this module that holds JSON: which stage, `when` (words that the stage's call
+must contain), `at` (the problem strikes before a file of that name appears whole; empty: when the stage starts) and
 what to `do`: `hold` until NAME.release is there, `fail`, or `allocate` more memory than the job asked SLURM for.
-A fault strikes once, unless it is `always`; NAME.struck gets a line of each strike: SLURM's job id and the process's.
+A problem strikes once, unless it is `always`; NAME.struck gets a line of each strike: SLURM's job id and the process's.
 The package under test stays as it is, so its digest does too.
 """
 
@@ -35,46 +35,46 @@ def wait_less() -> None:
 
 
 def arm(stage: str, words: str) -> None:
-    """Find the faults of this call; strike at once, or when the named file is opened."""
-    for path in sorted(HERE.glob("*.fault")):
+    """Find the problems of this call; strike at once, or when the named file is opened."""
+    for path in sorted(HERE.glob("*.problem")):
         try:
-            fault = json.loads(path.read_text())
+            problem = json.loads(path.read_text())
         except FileNotFoundError:  # it struck elsewhere
             continue
-        if fault["stage"] != stage or any(word not in words for word in fault["when"]):
+        if problem["stage"] != stage or any(word not in words for word in problem["when"]):
             continue
-        if fault["at"]:
-            strike_when_placed(path, fault)
+        if problem["at"]:
+            strike_when_placed(path, problem)
         else:
-            strike(path, fault)
+            strike(path, problem)
 
 
-def strike_when_placed(path: Path, fault: dict) -> None:
+def strike_when_placed(path: Path, problem: dict) -> None:
     """Strike when a file whose name contains `at` is about to get that name: all of it is written under another."""
     done = []
 
     def probe(event: str, arguments: tuple) -> None:
-        if event == "os.rename" and not done and fault["at"] in os.path.basename(arguments[1]):  # noqa: PTH119
+        if event == "os.rename" and not done and problem["at"] in os.path.basename(arguments[1]):  # noqa: PTH119
             done.append(True)
-            strike(path, fault)
+            strike(path, problem)
 
     sys.addaudithook(probe)
 
 
-def strike(path: Path, fault: dict) -> None:
-    """Do what the fault says, if no other process did."""
-    if not fault["always"]:
+def strike(path: Path, problem: dict) -> None:
+    """Do what the problem says, if no other process did."""
+    if not problem["always"]:
         try:
             path.rename(path.with_suffix(".taken"))
         except FileNotFoundError:
             return
     with path.with_suffix(".struck").open("a") as handle:
         handle.write(f"{os.environ.get('SLURM_JOB_ID', '-')} {os.getpid()}\n")
-    if fault["do"] == "fail":
+    if problem["do"] == "fail":
         sys.stderr.write("FaultError: this job was told to fail\n")
         sys.stderr.flush()
         os._exit(3)
-    if fault["do"] == "allocate":
+    if problem["do"] == "allocate":
         take_memory(requested_megabytes() * 5 // 4)
     wait_for(path.with_suffix(".release"))
 

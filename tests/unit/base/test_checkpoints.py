@@ -44,8 +44,8 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
 def test_all_differences_are_told_in_one_message(tmp_path: Path) -> None:
     expected = {"a": torch.ones(2, 3), "b": torch.ones(1), "c": torch.ones(4)}
     found = {"a": torch.ones(3, 2), "c": torch.ones(4), "d": torch.ones(1)}
-    with pytest.raises(CheckpointError) as fault:
+    with pytest.raises(CheckpointError) as problem:
         require_same_tensors(tmp_path / "c", found, expected)
-    assert "expected the 3 tensors of the configured architecture; found " in str(fault.value)
-    assert "missing b; extra d; a is torch.float32 [3, 2], expected torch.float32 [2, 3]." in str(fault.value)
+    assert "expected the 3 tensors of the configured architecture; found " in str(problem.value)
+    assert "missing b; extra d; a is torch.float32 [3, 2], expected torch.float32 [2, 3]." in str(problem.value)
     require_same_tensors(tmp_path / "c", expected, expected)

@@ -47,11 +47,11 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["clip", "lvlm"])
 def test_the_shipped_models_are_whole(name: str) -> None:
-    assert model_folders.faults_of(REPOSITORY / "resources/world" / name, files=FILES) == []
+    assert model_folders.problems_of(REPOSITORY / "resources/world" / name, files=FILES) == []
 
 
 def test_a_sharded_folder_is_whole(folder: Path) -> None:
-    assert model_folders.faults_of(folder, files=FILES, any_of=("vocab.json", "tokenizer.json")) == []
+    assert model_folders.problems_of(folder, files=FILES, any_of=("vocab.json", "tokenizer.json")) == []
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         (lambda folder: (folder / model_folders.INDEX).unlink(), "no model.safetensors"),
     ],
 )
-def test_each_corruption_is_the_one_fault(folder: Path, corruption: Callable[[Path], object], told: str) -> None:
+def test_each_corruption_is_the_one_problem(folder: Path, corruption: Callable[[Path], object], told: str) -> None:
     corruption(folder)
-    faults = model_folders.faults_of(folder, files=FILES)
-    assert len(faults) == 1
-    assert told in faults[0]
+    problems = model_folders.problems_of(folder, files=FILES)
+    assert len(problems) == 1
+    assert told in problems[0]
 
 
 def test_a_folder_without_weights_or_tokenizer_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    faults = model_folders.faults_of(tmp_path, files=("config.json",), any_of=("tokenizer.json", "vocab.json"))
-    assert faults == ["none of tokenizer.json, vocab.json", "no model.safetensors"]
+    problems = model_folders.problems_of(tmp_path, files=("config.json",), any_of=("tokenizer.json", "vocab.json"))
+    assert problems == ["none of tokenizer.json, vocab.json", "no model.safetensors"]
 
 
 def test_a_full_disk_is_no_broken_model(folder: Path) -> None:

@@ -11,14 +11,14 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 def lines(values: Any) -> list[str]:
     """Return the lines of the ConfigError, one for each fault."""
-    with pytest.raises(ConfigError) as fault:
+    with pytest.raises(ConfigError) as problem:
         parse_experiment(values)
-    head, *told = str(fault.value).split("\n  ")
-    assert f"found {len(told)} fault" in head
+    head, *told = str(problem.value).split("\n  ")
+    assert f"found {len(told)} problem" in head
     return told
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_problems_are_told_at_once() -> None:
     values = {
         "data": {"n_eval": 0, "reader": "okvqas"},
         "presets": {"published": {"selector": {"dropout": 2}}},
@@ -58,7 +58,7 @@ def test_all_faults_are_told_at_once() -> None:
         ({"data": {"world": {"skew": True}}}, "data.world.skew: must be a number or a text, got true."),
     ],
 )  # fmt: skip
-def test_a_fault_names_its_key_what_it_is_and_what_is_meant(values: Any, line: str) -> None:
+def test_a_problem_names_its_key_what_it_is_and_what_is_meant(values: Any, line: str) -> None:
     (found,) = lines(values)
     assert found.startswith(line)
 
@@ -146,7 +146,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "line"), RULES, ids=[line.split(":")[0] for _, line in RULES])
-def test_a_broken_rule_is_the_one_fault_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
+def test_a_broken_rule_is_the_one_problem_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
     (told,) = lines(values)
     assert told.startswith(line)
     with pytest.raises(ValueError, match=r"(rules_broken|value_error)"):  # built directly, an experiment is guarded too

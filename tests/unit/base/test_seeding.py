@@ -58,7 +58,7 @@ def test_an_ambient_stream_is_named_and_leaves_no_trace() -> None:
     assert not torch.equal(draws[0], draws[3])
 
 
-def test_an_ambient_stream_is_restored_after_a_fault() -> None:
+def test_an_ambient_stream_is_restored_after_a_problem() -> None:
     before = torch.get_rng_state()
     with pytest.raises(KeyError), ambient_stream(0, "dropout"):
         torch.rand(1)

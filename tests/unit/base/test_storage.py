@@ -71,7 +71,7 @@ def test_a_byte_order_mark_and_blank_lines_are_no_content(tmp_path: Path, conten
     assert [cells for _, cells in storage.read_csv(path)] == [["a", "b"], ["1", "2"]]
 
 
-FAULTS = [
+PROBLEMS = [
     ('{"query_id": 1}', r"'candidates': missing"),
     ('{"query_id": 1, "candidates": [2], "colour": 3}', r"'colour': unknown key"),
     ('{"query_id": "one", "candidates": [2]}', r"'query_id': Input should be a valid integer"),
@@ -84,7 +84,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "key"), FAULTS)
+@pytest.mark.parametrize(("line", "key"), PROBLEMS)
 def test_a_broken_row_is_named_by_file_line_and_key(tmp_path: Path, line: str, key: str) -> None:
     path = tmp_path / "pools.jsonl"
     path.write_text(pool(0, [5]).model_dump_json() + "\n" + line + "\n")

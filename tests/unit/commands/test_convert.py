@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lever_pipe.__main__ import main
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.base.model_folders import faults_of, load_strictly
+from lever_pipe.base.model_folders import load_strictly, problems_of
 from lever_pipe.base.storage import digest
 from lever_pipe.commands.convert_tool import convert
 
@@ -91,7 +91,7 @@ def test_a_model_loads_strictly_and_computes_the_same(tmp_path: Path, ties: bool
     else:
         torch.save(state, tmp_path / "pytorch_model.bin")
     convert(tmp_path)
-    assert faults_of(tmp_path, files=("config.json",)) == []
+    assert problems_of(tmp_path, files=("config.json",)) == []
     loaded = load_strictly(LlamaForCausalLM, tmp_path, "model").eval()
     same(dict(loaded.state_dict()), state)
     ids = torch.arange(8)[None]
@@ -108,12 +108,12 @@ def test_memory_that_two_tensors_share_is_written_under_each_name(tmp_path: Path
 
 def refusal(folder: Path) -> str:
     before = listing(folder)
-    with pytest.raises(CheckpointError) as fault:
+    with pytest.raises(CheckpointError) as problem:
         convert(folder)
     assert listing(folder) == before
-    assert fault.value.found
-    assert fault.value.do.endswith(".")
-    return str(fault.value)
+    assert problem.value.found
+    assert problem.value.do.endswith(".")
+    return str(problem.value)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -64,7 +64,7 @@ def saved(folder: Path, value: object) -> Path:
     return path
 
 
-def fault(path: Path, out: Path) -> str:
+def problem(path: Path, out: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
         import_checkpoint(path, out, experiment())
     assert not out.exists()
@@ -159,7 +159,7 @@ def test_each_corruption_is_refused_by_name(tmp_path: Path, corruption: str) -> 
     state = state_of(2)
     change, words = CORRUPTIONS[corruption]
     change(state)
-    message = fault(saved(tmp_path, {"model_state_dict": state}), tmp_path / "out")
+    message = problem(saved(tmp_path, {"model_state_dict": state}), tmp_path / "out")
     assert "rce_epoch5.pt: expected" in message
     assert words in message
 
@@ -174,7 +174,7 @@ def test_an_object_is_named_and_not_built(tmp_path: Path, zipped: bool) -> None:
     path = tmp_path / "x.ckpt"
     value = {"state_dict": state_of(), "cfg": Runs(tmp_path / "ran")}
     torch.save(value, path, _use_new_zipfile_serialization=zipped)
-    message = fault(path, tmp_path / "out")
+    message = problem(path, tmp_path / "out")
     assert "the object posix.mkdir" in message
     assert "save its tensors alone" in message
     assert not (tmp_path / "ran").exists()

@@ -157,7 +157,7 @@ def test_a_file_that_grows_at_the_last_moment_stays_under_another_name(
     assert rows_of(tmp_path) == {KEY: RED, OTHER: BLUE}
 
 
-def test_a_file_that_another_merge_took_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_merge_took_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED))
     sync = atomic.sync_folder
     monkeypatch.setattr(atomic, "sync_folder", lambda folder: (sync(folder), path.unlink()))
@@ -226,7 +226,7 @@ def test_what_cannot_be_merged_is_refused_and_nothing_is_touched(
     write(tmp_path / "a.jsonl", line(KEY, RED), bad, bad)
     write(tmp_path / "b.jsonl", line(THIRD, BLUE))
     text = refused(capsys, "merge", tmp_path)
-    first = f"faults: 2, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
+    first = f"problems: 2, the first: {tmp_path}/a.jsonl:2: expected a ledger row with a key; found "
     found = first if "broken" in bad else "Out of range float values"
     assert text.startswith(f"DataError: {tmp_path}: expected ")
     assert f"; found {found}" in text
@@ -254,7 +254,7 @@ def test_a_merge_is_on_disk_before_a_file_goes(tmp_path: Path, monkeypatch: pyte
 
 def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", line(KEY, RED), line(OTHER, BLUE).replace("blue", "blub"), line(THIRD, BLUE))
-    assert "faults: 1, the first" in refused(capsys, "merge", tmp_path)
+    assert "problems: 1, the first" in refused(capsys, "merge", tmp_path)
     assert path.exists()
     lines = told(capsys, "merge", tmp_path, "--drop")
     assert lines[0].startswith(

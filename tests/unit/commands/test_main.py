@@ -21,7 +21,7 @@ def words(folder: Path, *leave_out: str) -> list[str]:
     return [f"{name}={folder / name}" for name in FILES if name not in leave_out]
 
 
-def fault(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def problem(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the one message that a refused call prints."""
     assert main(arguments) == 2
     text = capsys.readouterr().err
@@ -41,20 +41,20 @@ def test_a_stage_runs_as_the_workflow_calls_it(tmp_path: Path, wrap: bool) -> No
 
 
 def test_an_unknown_stage_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    text = fault(capsys, "initialize_selector", "--spec", "{}")
+    text = problem(capsys, "initialize_selector", "--spec", "{}")
     assert text.startswith("ConfigError: expected a tool (doctor, plan, ")
     assert "found 'initialize_selector'. Did you mean 'initialise_selector'?" in text
-    assert "Did you mean 'compare'?" in fault(capsys, "compar")
-    assert "List them all: lever-pipe --help" in fault(capsys, "zzz", "--spec", "{}")
-    assert "or a stage; found '--spec'" in fault(capsys, "--spec", "{}", "score_answers")
+    assert "Did you mean 'compare'?" in problem(capsys, "compar")
+    assert "List them all: lever-pipe --help" in problem(capsys, "zzz", "--spec", "{}")
+    assert "or a stage; found '--spec'" in problem(capsys, "--spec", "{}", "score_answers")
 
 
 def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = words(tmp_path, "manifest", "metrics")
-    text = fault(capsys, "initialise_selector", *given, "colour=x", "selector=y", "--spec", SPEC)
+    text = problem(capsys, "initialise_selector", *given, "colour=x", "selector=y", "--spec", SPEC)
     assert "initialise_selector: expected the files embeddings, start, selector, optimiser, metrics, manifest;" in text
     assert "missing ['manifest', 'metrics'], unknown ['colour'], repeated ['selector']" in text
-    assert "expected name=path; found 'x'" in fault(capsys, "initialise_selector", "x", "--spec", SPEC)
+    assert "expected name=path; found 'x'" in problem(capsys, "initialise_selector", "x", "--spec", SPEC)
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_missing_unknown_and_repeated_files_are_named(tmp_path: Path, capsys: py
         ("{", "initialise_selector --spec: expected a JSON object; found "),
         ("[]", "initialise_selector --spec: expected a JSON object; found list."),
         ('{"preset": "p", "sed": 3}', "sed: unknown key. Did you mean 'seed'?"),
-        ("{}", "3 faults"),
+        ("{}", "3 problems"),
     ],
 )
 def test_a_malformed_spec_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str, message: str) -> None:
-    text = fault(capsys, "initialise_selector", *words(tmp_path), "--spec", spec)
+    text = problem(capsys, "initialise_selector", *words(tmp_path), "--spec", spec)
     assert text.startswith("ConfigError: ")
     assert message in text
 
 
-def test_a_fault_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = fault(capsys, "initialise_selector", *words(tmp_path), "--spec", SPEC)
+def test_a_problem_inside_a_stage_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = problem(capsys, "initialise_selector", *words(tmp_path), "--spec", SPEC)
     assert text.startswith(f"RecordError: {tmp_path}/embeddings: expected a file; found none.")
     assert text.count("\n") == 1
     assert not (tmp_path / "selector").exists()

@@ -45,7 +45,7 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
     }
 
 
-def test_verify_tells_one_line_a_fault_and_gc_removes_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_tells_one_line_a_problem_and_gc_removes_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "verify").startswith("folder ")
     weights, other = weights_of(store, 1), weights_of(store, 2)
     weights.write_bytes(bytes(3000))

@@ -20,15 +20,15 @@ def test_policies_cross_arms_betas_and_epochs() -> None:
 
 @pytest.mark.parametrize("arm", EMULATED_ARMS)
 def test_every_arm_evaluates_the_right_run(arm: str) -> None:
-    """Head and pool are faults of the evaluation, not of the run."""
+    """Head and pool are bugs of the evaluation, not of the run."""
     runs = {p.name: EMULATE.checkpoint_of(p) for p in EMULATE.policies(arm)}
     assert runs[f"emulation/{arm}/beta~0.15/epoch~2"] == "preset~published/grpo/base~5/beta~0.15/seed~0/epoch~2"
 
 
 def lines(values: dict[str, Any]) -> list[str]:
-    with pytest.raises(ConfigError) as fault:
+    with pytest.raises(ConfigError) as bug:
         parse_model(Experiment, values, source="config.yaml")
-    return [line.strip() for line in str(fault.value).split("\n")[1:]]
+    return [line.strip() for line in str(bug.value).split("\n")[1:]]
 
 
 def test_rules_of_the_section() -> None:

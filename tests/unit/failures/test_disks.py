@@ -93,7 +93,7 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["initialise_selector", "--spec", "{}", "--debug"])
 
 
-def test_a_fault_of_another_file_keeps_its_name(tmp_path: Path) -> None:
+def test_a_problem_of_another_file_keeps_its_name(tmp_path: Path) -> None:
     for source in ("elsewhere", 7):
         with (
             pytest.raises(OSError, match="no") as caught,

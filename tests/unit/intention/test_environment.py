@@ -81,11 +81,11 @@ def test_what_the_judge_names_out_of_range_or_off_topic_covers_nothing() -> None
     assert env.coverage == 0.0
 
 
-def test_a_detail_named_twice_counts_once_unless_the_fault_is_on() -> None:
+def test_a_detail_named_twice_counts_once_unless_the_problem_is_on() -> None:
     assert env_of(task_of(3, 2), ScriptedUser(judged(0, 0))).step("action", "a").reward == 1.0
-    faulty = env_of(task_of(3, 2), ScriptedUser(judged(0, 0)), count_duplicates=True)
-    result = faulty.step("action", "a")
-    assert (result.reward, result.covered, faulty.coverage) == (0.8, (0,), 0.5)
+    invalid = env_of(task_of(3, 2), ScriptedUser(judged(0, 0)), count_duplicates=True)
+    result = invalid.step("action", "a")
+    assert (result.reward, result.covered, invalid.coverage) == (0.8, (0,), 0.5)
 
 
 @pytest.mark.parametrize("replies", [(), (UserReply("hm", ok=False),)])
@@ -125,7 +125,7 @@ def test_calls_of_one_turn_are_summed_in_order() -> None:
     assert [question for question, _, _ in user.asked] == ["a", "b"]
 
 
-def test_of_several_calls_only_the_last_counts_with_the_fault() -> None:
+def test_of_several_calls_only_the_last_counts_with_the_problem() -> None:
     env = env_of(task_of(3, 2, 1), ScriptedUser(judged(0), judged(1)), last_call_only=True)
     (turn,) = step_all([(env, calls("a", "b"))])
     assert (turn.reward, env.coverage) == (0.4, 2 / 3)

@@ -74,7 +74,7 @@ def test_a_broken_answer_is_asked_for_again_counted_and_never_a_zero(name: str) 
     assert counts_of(user) == (1, 1, 2, 3 if is_malformed else 0)
     assert len(double.requests) == 3
     assert naps == [0.5, 1.0]
-    assert user.counts.last_fault
+    assert user.counts.last_error
 
 
 def replied(content: str | None, reason: str = "stop", **message: Any) -> Act:
@@ -166,7 +166,7 @@ def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
         assert user.reply(TASK, "q", (), ()).ok
     assert naps == [40.0, 40.0, 0.5]
     assert counts_of(user) == (4, 2, 3, 0)
-    assert user.counts.last_fault.startswith("HTTP 429")
+    assert user.counts.last_error.startswith("HTTP 429")
 
 
 def test_a_request_that_starves_next_to_others_takes_no_patience_from_them() -> None:
@@ -193,7 +193,7 @@ def test_a_pause_beyond_all_patience_is_not_begun() -> None:
         user = user_of(double.url, naps)
         assert not user.reply(TASK, "q", (), ()).ok
     assert (naps, len(double.requests)) == ([], 1)
-    assert "Retry-After: 198300 s" in user.counts.last_fault
+    assert "Retry-After: 198300 s" in user.counts.last_error
 
 
 def test_a_silent_server_is_given_up_in_time() -> None:
@@ -201,7 +201,7 @@ def test_a_silent_server_is_given_up_in_time() -> None:
         user = user_of(double.url, timeout_seconds=0.3, retries=0)
         assert not user.judge(TASK, "q", (), (0, 1, 2)).ok
     assert counts_of(user) == (1, 1, 0, 0)
-    assert user.counts.last_fault == "no answer in time"
+    assert user.counts.last_error == "no answer in time"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_key_travels_in_its_header_and_stands_nowhere_else(
         assert user.reply(TASK, "q", (), ()).text == "A small budget."
         user.reply(TASK, "q", (), ())
     assert double.headers[0]["authorization"] == f"Bearer {KEY}"
-    texts = [caplog.text, user.counts.last_fault, repr(vars(user)), repr(find_access(connection)), repr(connection)]
+    texts = [caplog.text, user.counts.last_error, repr(vars(user)), repr(find_access(connection)), repr(connection)]
     assert not any(KEY in text for text in texts)
     assert "Authorization" not in json.dumps(double.requests)
 

@@ -233,7 +233,7 @@ def test_a_server_that_answers_nonsense_ends_the_evaluation_in_one_line(tmp_path
     assert "\n" not in message
     n = f"{N_TEST} of {N_TEST}"
     assert f"expected at most 5.0% of the requests to served agent 'agent' to fail; found {n} failed" in message
-    assert "the last fault: " in message
+    assert "the last problem: " in message
     assert "intention.simulator.failure_limit" in message
     assert not (tmp_path / "evaluations.jsonl").exists()
 

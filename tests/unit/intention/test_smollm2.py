@@ -29,7 +29,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import CheckpointError, ConfigError
-from lever_pipe.base.model_folders import faults_of
+from lever_pipe.base.model_folders import problems_of
 from lever_pipe.commands.convert_tool import convert_gguf
 from lever_pipe.experiment.agent_config import Environment, SyntheticTasks, TinyQwen3
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
@@ -102,7 +102,7 @@ def test_the_folder_holds_what_the_quantised_file_stands_for_and_shared_weights_
     from gguf import GGUFReader
     from safetensors import safe_open
 
-    assert faults_of(folder, files=("config.json", "tokenizer.json", "chat_template.jinja")) == []
+    assert problems_of(folder, files=("config.json", "tokenizer.json", "chat_template.jinja")) == []
     stored = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
     with safe_open(folder / "model.safetensors", "pt") as found:
         names = list(found.keys())
@@ -157,7 +157,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
 # --- what is refused
 
 
-def test_each_fault_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_problem_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "m.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))
     if find_spec("gguf"):

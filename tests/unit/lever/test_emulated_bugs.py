@@ -1,4 +1,4 @@
-"""Faults of the published evaluation, each against what it must do by hand."""
+"""Bugs of the published evaluation, each against what it must do by hand."""
 
 from __future__ import annotations
 

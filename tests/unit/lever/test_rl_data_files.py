@@ -63,7 +63,7 @@ def imported(folder: Path, document: object, form: str, rule: PoolRule = RULE) -
     return import_groups(path, form, TRAIN, rule if form == "a" else rule._replace(size=4))
 
 
-def fault(folder: Path, document: object, form: str) -> str:
+def problem(folder: Path, document: object, form: str) -> str:
     with pytest.raises(RecordError) as caught:
         imported(folder, document, form)
     return str(caught.value)
@@ -140,7 +140,7 @@ def test_a_corrupted_file_is_refused_by_query_row_and_key(
     document = sound(form)
     query = {"g": "4711", "a": "3"}[form]
     change(document[query], document[query]["pointer_candidates"][0])
-    message = fault(tmp_path, document, form)
+    message = problem(tmp_path, document, form)
     assert words in message
     assert "original.json" in message
     assert f"query {query}: " in message or "several lengths" in words or "finite number" in words
@@ -150,7 +150,7 @@ def test_a_corrupted_file_is_refused_by_query_row_and_key(
 def test_a_query_without_its_text_is_a_train_position_in_decimal_digits(tmp_path: Path, key: str) -> None:
     document = sound("a")
     document[key] = document.pop("3")
-    assert f"no train position of 0..{N - 1} in decimal digits" in fault(tmp_path, document, "a")
+    assert f"no train position of 0..{N - 1} in decimal digits" in problem(tmp_path, document, "a")
 
 
 @pytest.mark.parametrize("again", [{}, WRONG | {"vqa_eval_mode": "simple_match"}])

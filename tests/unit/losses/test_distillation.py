@@ -105,6 +105,6 @@ def test_without_any_target_nothing_moves() -> None:
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
-def test_faulty_weights_are_errors(weight: float) -> None:
+def test_invalid_weights_are_errors(weight: float) -> None:
     with pytest.raises(ValueError, match="targets_BK must be finite and at least 0"):
         distillation_terms(torch.zeros(1, 2), torch.tensor([[1.0, weight]]))

@@ -113,7 +113,7 @@ def test_reward_ranges() -> None:
     assert reward_ranges(rewards, valid).tolist() == [2.0, 0.0, 0.0]
 
 
-def test_faults_are_named() -> None:
+def test_problems_are_named() -> None:
     with pytest.raises(ValueError, match="temperature must be positive, got 0"):
         terms_of(tensor([-1.0]), tensor([1.0]), temperature=0.0)
     with pytest.raises(ShapeError, match="query_weights_B"):

@@ -48,7 +48,7 @@ def largest_gap(found, reference, *, generated: bool = True) -> float:
 
 
 def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
-    # Without this guard a dull random model would hide every fault below.
+    # Without this guard a dull random model would hide every problem below.
     digests, answer = list(bench.paths), bench.answers()[1:2]
     prompt = bench.prompt((0, 1), 9)
     swapped = TokenPrompt(tuple(replace(s, images=tuple(digests[2] for _ in s.images)) for s in prompt.segments))

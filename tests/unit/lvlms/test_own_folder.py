@@ -145,24 +145,28 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, 
         (template(), Level.OK, "ends with '<0x0A>'"),
         (template(end=" "), Level.OK, "ends with '</s>'"),
         (template(end=" </s>"), Level.OK, "ends with '</s>'"),
-        (template(end=""), Level.FAULT, "found nothing behind an answer."),
-        (template(asked="B:"), Level.FAULT, "found an assistant turn that does not start with the generation prompt."),
+        (template(end=""), Level.PROBLEM, "found nothing behind an answer."),
+        (
+            template(asked="B:"),
+            Level.PROBLEM,
+            "found an assistant turn that does not start with the generation prompt.",
+        ),
         (
             template(says="A:"),
-            Level.FAULT,
+            Level.PROBLEM,
             r"found 'uestion\nA:an answer\n', where an answer has no tokens of its own.",
         ),
         (
             template(asked="A: "),
-            Level.FAULT,
+            Level.PROBLEM,
             r"found 'estion\nA: an answer\n', where an answer has no tokens of its own.",
         ),
-        (template(PART.replace("<image>", "")), Level.FAULT, "found 0 times <image> for one image."),
-        (template(ONE_IMAGE), Level.FAULT, "writes each text and two images, <image>"),
-        (template(QUERY), Level.FAULT, "writes each text and two images, <image>"),
+        (template(PART.replace("<image>", "")), Level.PROBLEM, "found 0 times <image> for one image."),
+        (template(ONE_IMAGE), Level.PROBLEM, "writes each text and two images, <image>"),
+        (template(QUERY), Level.PROBLEM, "writes each text and two images, <image>"),
         (template(IMAGES_FIRST), Level.WARNING, "keeps images and texts in their order"),
-        ("{{ raise_exception('no images here') }}", Level.FAULT, "no images here"),
-        ("{{ 1 / 0 }}", Level.FAULT, "ZeroDivisionError"),
+        ("{{ raise_exception('no images here') }}", Level.PROBLEM, "no images here"),
+        ("{{ 1 / 0 }}", Level.PROBLEM, "ZeroDivisionError"),
     ],
 )
 def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, told: str) -> None:
@@ -188,15 +192,15 @@ def test_a_lost_system_text_stops_every_run_and_none_is_written(
     FOLDERS["llava"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(written)
 
-    def faults(system: str | None) -> list[str]:
+    def problems(system: str | None) -> list[str]:
         sound = experiment(tmp_path)
         prompt = sound.lvlm.prompt.model_copy(update={"system": system})
         asked = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
         outcomes = local_checks.check(asked, rules={"answer_prompts"}, folder=Path())
-        return [outcome.found for outcome in outcomes if outcome.level is Level.FAULT]
+        return [outcome.found for outcome in outcomes if outcome.level is Level.PROBLEM]
 
-    assert faults("be brief") == [found]
-    assert faults("") == faults(None) == []
+    assert problems("be brief") == [found]
+    assert problems("") == problems(None) == []
     family = opened(tmp_path, paths).family
     with pytest.raises(CheckpointError, match=r"writes the system text of lvlm\.prompt\.system; found one that"):
         family.render(prompts_of(paths, "turns", "be brief")[0])

@@ -186,9 +186,9 @@ def test_a_prompt_beyond_the_context_never_runs(load, requests, folder: Path, tm
 def test_a_budget_below_one_prompt_names_a_remedy(load, requests) -> None:
     with pytest.raises(
         ConfigError, match=r"lvlm\.kv_tokens: .* found 100, and a prompt that needs (\d+)\. Raise"
-    ) as fault:
+    ) as problem:
         load(kv=100).run(requests)
-    needed = int(str(fault.value).rsplit("needs ", 1)[1].split(".")[0])
+    needed = int(str(problem.value).rsplit("needs ", 1)[1].split(".")[0])
     load(kv=needed).run(requests)  # the named need is exact
     with pytest.raises(ConfigError):
         load(kv=needed - 1).run(requests)

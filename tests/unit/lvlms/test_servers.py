@@ -121,7 +121,7 @@ def test_a_server_without_probabilities_is_refused_before_anything_is_answered(a
     assert len(double.requests) <= 4
 
 
-FAULTS: dict[str, tuple[Act, str]] = {
+PROBLEMS: dict[str, tuple[Act, str]] = {
     "a server in trouble": (send(b"oops", status=500), "HTTP 500"),
     "too many requests": (send(b"{}", status=429), "HTTP 429"),
     "garbage": (send(b"<html>"), "no JSON"),
@@ -131,10 +131,10 @@ FAULTS: dict[str, tuple[Act, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_what_a_server_does_not_answer_is_told_and_what_it_did_is_kept(name: str, tmp_path: Path) -> None:
-    act, fault = FAULTS[name]
-    told_of = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{fault}")
+    act, problem = PROBLEMS[name]
+    told_of = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{problem}")
     with serve(*[answering(lambda _: told("x"))] * 4, always=act) as double, told_of:
         opened(double.url, tmp_path, concurrency=1, timeout_seconds=0.5).run(requests(6))
     with serve(always=answering(lambda _: told("x"))) as double:

@@ -164,7 +164,7 @@ def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
     assert first not in (identity(), agent_plan.EMBEDDED)
 
 
-FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
+INVALID_SCHEDULES: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"kind": "adaptive", "target": 1, "horizon": 64}}, "schedule.kind: must be constant, linear, cosine"),
     ({"kl_schedule": {"kind": "adaptive", "target": 0.05}}, "kl_schedule.horizon: must be given with kind: adaptive"),
     ({"seeds": [1, 1]}, "seeds: must not repeat a value, got [1, 1]."),
@@ -172,7 +172,7 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "problem"),
     [
         ({"arms": [*arms(), {"name": "x", "klm": 0.1}]}, "intention.arms[4].klm: unknown key. Did you mean 'kl'?"),
         ({"arms": [*arms(), {"name": "bundle"}]}, "intention.arms[4].name: must differ from that of earlier arms"),
@@ -188,14 +188,14 @@ FAULTY_SCHEDULES: list[tuple[dict[str, Any], str]] = [
             {"evaluation": {"temperatures": [0.5]}, "engine": "verl"},
             "intention.evaluation.temperatures: must be empty with engine: verl",
         ),
-        *(({"arms": arms(bundle=values)}, f"intention.arms[2].{fault}") for values, fault in FAULTY_SCHEDULES),
+        *(({"arms": arms(bundle=values)}, f"intention.arms[2].{problem}") for values, problem in INVALID_SCHEDULES),
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
     ],
 )
-def test_a_faulty_section_is_one_line_with_its_place(changes: dict[str, Any], fault: str) -> None:
+def test_a_invalid_section_is_one_line_with_its_place(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         experiment(**changes)
-    assert fault in str(raised.value)
+    assert problem in str(raised.value)
 
 
 def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:

@@ -30,7 +30,7 @@ def test_questions_are_answered_alike_by_both() -> None:
     assert found[-1].text == "plugin hf: the same 3 answers"
 
 
-def test_a_model_that_cannot_be_asked_is_a_fault(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_asked_is_a_problem(tmp_path: Path) -> None:
     *_, last = answers.check(experiment(model=str(tmp_path), engine="hf"), N_QUESTIONS, ROOT)
-    assert last.level is Level.FAULT
+    assert last.level is Level.PROBLEM
     assert str(tmp_path) in last.text

@@ -1,4 +1,4 @@
-"""Every fault that would spoil a cluster run is told before the first job, all at once, and a sound run passes."""
+"""Every problem that would spoil a cluster run is told before the first job, all at once, and a sound run passes."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> 
     assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
 
 
-def test_a_store_that_takes_no_file_is_a_fault(experiment: Experiment, folder: Path) -> None:
+def test_a_store_that_takes_no_file_is_a_problem(experiment: Experiment, folder: Path) -> None:
     elsewhere = experiment.model_copy(update={"store": StoreSettings(folder="/proc/store")})
     found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
-    assert found == [("fault", "disk of /proc/store/ledger")]
+    assert found == [("problem", "disk of /proc/store/ledger")]
 
 
-def test_a_broken_model_is_a_fault_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
+def test_a_broken_model_is_a_problem_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
     (folder / "resources/world/lvlm/tokenizer.json").unlink()
-    expected = [("fault", "lvlm.model resources/world/lvlm")]
+    expected = [("problem", "lvlm.model resources/world/lvlm")]
     assert complaints(local_checks.check(experiment, rules=None, folder=folder)) == expected
     assert complaints(local_checks.check(experiment, rules={"answer_prompts"}, folder=folder)) == expected
     assert complaints(local_checks.check(experiment, rules={"embed_examples", "all"}, folder=folder)) == []
 
 
-def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
+def lvlm_problem(experiment: Experiment, folder: Path) -> Outcome:
     (found,) = [o for o in local_checks.check(experiment, rules={"answer_prompts"}, folder=folder) if o.level != "ok"]
     return found
 
@@ -97,8 +97,8 @@ def lvlm_fault(experiment: Experiment, folder: Path) -> Outcome:
     ],
 )
 def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, name: str, command: str) -> None:
-    found = lvlm_fault(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
-    assert (found.level, found.found) == (Level.FAULT, "no such folder")
+    found = lvlm_problem(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
+    assert (found.level, found.found) == (Level.PROBLEM, "no such folder")
     assert command in found.do
 
 
@@ -106,7 +106,7 @@ def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
     grid = {"data": {"world": {}}, "samplers": ["uniform"], "lvlms": {"own": {"model": "models/own"}}}
     experiment = parse_experiment({**WORLD, "studies": ["grid"], "grid": grid})
     found = {outcome.check: outcome.level for outcome in local_checks.check(experiment, rules=None, folder=folder)}
-    assert found["grid.lvlms.own.model models/own"] is Level.FAULT
+    assert found["grid.lvlms.own.model models/own"] is Level.PROBLEM
 
 
 def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Exper
     for path in location.glob("*.safetensors*"):
         path.unlink()
     (location / "pytorch_model.bin").touch()
-    assert lvlm_fault(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
+    assert lvlm_problem(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
 
 
 def constant(module: str, name: str) -> Any:
@@ -145,7 +145,7 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     images.mkdir(parents=True)
     experiment = parse_experiment({"studies": ["lever"]})
     (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
-    assert found.level is Level.FAULT
+    assert found.level is Level.PROBLEM
     assert all(name in found.found for name in experiment.data.files.model_dump().values())
     (images / "a.jpg").touch()
     (found,) = local_checks.raw_data(experiment, rules=None, folder=folder)
@@ -172,7 +172,7 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [finding.level for finding in with_free(local_checks.DISK_FULL)] == [
         Level.OK
     ]  # one file system is told once
-    assert [finding.level for finding in with_free(local_checks.DISK_FULL - 1)] == [Level.FAULT]
+    assert [finding.level for finding in with_free(local_checks.DISK_FULL - 1)] == [Level.PROBLEM]
     (found,) = local_checks.disks(ledger=tmp_path)  # without it a run goes on, and keeps no answers
     assert found.level is Level.WARNING
 
@@ -237,28 +237,28 @@ def test_a_job_on_a_gpu_needs_one(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     (no_tool / "nvidia0").touch()  # the variable says more
     found = list(local_checks.gpus([{**JOB, "device": device}], devices=no_tool))
-    faults = [finding.text for finding in found if finding.level is Level.FAULT]
-    assert len(faults) == bool(told)
-    assert told in "".join(faults)
+    problems = [finding.text for finding in found if finding.level is Level.PROBLEM]
+    assert len(problems) == bool(told)
+    assert told in "".join(problems)
 
 
 def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
-    """Its absence is the fault; where its rules would compute nobody knows."""
+    """Its absence is the problem; where its rules would compute nobody knows."""
     rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
     jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
     assert local_checks.of_known_size(experiment, jobs, folder) == jobs
     shutil.rmtree(folder / "resources/world/lvlm")
     assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
-    expected = [("fault", "lvlm.model resources/world/lvlm")]
+    expected = [("problem", "lvlm.model resources/world/lvlm")]
     assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
 
 
-def test_all_faults_come_at_once(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
+def test_all_problems_come_at_once(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     jobs = [{**JOB, "rule": "embed_examples"}]
     call = {"executor": "slurm", "jobs": jobs, "prefix": PREFIX, "folder": folder}
-    with pytest.raises(PreflightError, match="found 2 faults") as caught:
+    with pytest.raises(PreflightError, match="found 2 problems") as caught:
         doctor.preflight(experiment, **call)
     for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
@@ -289,7 +289,7 @@ def test_a_machine_without_commands_of_slurm_is_no_login_node(
     for name in missing:
         (fake.folder / name).unlink()
     call = {"executor": "lever-slurm", "jobs": [JOB], "prefix": PREFIX, "folder": folder}
-    with pytest.raises(PreflightError, match="found 1 fault") as caught:
+    with pytest.raises(PreflightError, match="found 1 problem") as caught:
         doctor.preflight(experiment, **call)
     assert f"{found}: this is not a SLURM login node" in str(caught.value)
     assert "scontrol ping" not in str(caught.value)
@@ -307,7 +307,7 @@ def test_a_request_of_memory_that_replaces_mem_mb_is_refused(
     experiment: Experiment, folder: Path, fake: FakeSlurm, request_: dict[str, Any]
 ) -> None:
     jobs = [{**JOB, "slurm_extra": "--exclusive"}, {**JOB, **request_, "rule": "train_agent"}]
-    with pytest.raises(PreflightError, match="found 1 fault") as caught:
+    with pytest.raises(PreflightError, match="found 1 problem") as caught:
         doctor.preflight(experiment, executor="lever-slurm", jobs=jobs, prefix=PREFIX, folder=folder)
     assert " for train_agent. " in str(caught.value) and "mem_mb: 4300 * attempt" in str(caught.value)
     doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
@@ -359,13 +359,13 @@ def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return said
 
 
-def test_a_config_that_does_not_parse_is_a_fault(
+def test_a_config_that_does_not_parse_is_a_problem(
     fake: FakeSlurm, call: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     call["config"] = {**WORLD, "rl_data": {"n_queries": "1e3"}}
     assert doctor.main(["doctor"]) == 2
     printed = capsys.readouterr().out
-    assert "configuration: expected a valid configuration; found 1 fault" in printed
+    assert "configuration: expected a valid configuration; found 1 problem" in printed
     assert "rl_data.n_queries" in printed and "'1e3'" in printed
 
 

@@ -41,8 +41,8 @@ class Run:
 
     def fails(self, job: int, rule: str = "train", *, status: int = 2, log: str = "") -> None:
         """Let a job of the local executor fail."""
-        fault = f"RuleException:\nCalledProcessError:\nCommand 'x' returned non-zero exit status {status}."
-        self.emit("error", fault, logging.ERROR, exception="RuleException")
+        problem = f"RuleException:\nCalledProcessError:\nCommand 'x' returned non-zero exit status {status}."
+        self.emit("error", problem, logging.ERROR, exception="RuleException")
         self.errs(job, rule, log=[log] if log else [])
 
     def errs(self, job: int, rule: str = "train", **said: Any) -> None:
@@ -72,7 +72,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 LOGS = {
-    "a stage's own fault": (
+    "a stage's own problem": (
         "2026: 3 of 5\nConfigError: expected 64; found 3.\n",
         ("2026: 3 of 5", "ConfigError: expected 64; found 3."),
     ),
@@ -187,19 +187,19 @@ def test_the_status_of_a_local_command_tells_its_signal(run: Run, status: int, e
 
 
 def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -> None:
-    fault = (
+    problem = (
         'MissingOutputException in rule train in file "Snakefile", line 19:\nJob 3  completed successfully, but some '
         "output files are missing. Missing files after 5 seconds. This might be due to filesystem latency. If that is "
         "the case, consider to increase the wait time with --latency-wait:\na/b.txt (missing locally)\n"
         "c.txt (missing locally, parent dir not present)"
     )
     run.starts(3)
-    run.emit("error", fault, logging.ERROR, exception="MissingOutputException")
+    run.emit("error", problem, logging.ERROR, exception="MissingOutputException")
     assert run.only.lines[-2:] == ("a/b.txt (missing locally)", "c.txt (missing locally, parent dir not present)")
 
 
-def test_faults_of_parallel_jobs_do_not_mix(run: Run) -> None:
-    """Both faults are told before the first error: only the thread says which belongs to which."""
+def test_problems_of_parallel_jobs_do_not_mix(run: Run) -> None:
+    """Both problems are told before the first error: only the thread says which belongs to which."""
     run.starts(1)
     run.starts(2)
     barrier = threading.Barrier(2, timeout=60)

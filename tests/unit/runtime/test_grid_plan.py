@@ -243,6 +243,6 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
         ({"lvlm": {}}, "grid.lvlm: unknown key. Did you mean 'lvlms'"),
     ],
 )
-def test_a_fault_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
+def test_a_problem_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         experiment(**{"transfer": [], "policies": {}, **changed})

@@ -68,7 +68,7 @@ def test_a_rate_that_a_user_gives_is_kept() -> None:
         assert (scheduler.job_rate_limiter is not None) == is_kept
 
 
-def test_a_fault_is_told_without_the_lines_that_it_passed() -> None:
+def test_a_problem_is_told_without_the_lines_that_it_passed() -> None:
     @contextmanager
     def passed() -> Iterator[None]:
         yield

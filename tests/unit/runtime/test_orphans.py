@@ -42,14 +42,14 @@ def test_a_run_inside_a_job_is_no_orphan_of_itself(
     assert orphans.check(PREFIX, tmp_path).level is Level.OK
 
 
-def test_jobs_and_silence_are_faults_and_an_empty_queue_is_none(fake: FakeSlurm, tmp_path: Path) -> None:
+def test_jobs_and_silence_are_problems_and_an_empty_queue_is_none(fake: FakeSlurm, tmp_path: Path) -> None:
     assert orphans.check(PREFIX, tmp_path).level is Level.OK
     fake.has(job(1, tmp_path), job(2, tmp_path, state="COMPLETING"))
     found = orphans.check(PREFIX, tmp_path)
-    assert found.level is Level.FAULT
+    assert found.level is Level.PROBLEM
     assert "scancel 1 2\n" in found.text and "2  COMPLETING" in found.text
     fake.fails("squeue")
-    assert orphans.check(PREFIX, tmp_path).level is Level.FAULT
+    assert orphans.check(PREFIX, tmp_path).level is Level.PROBLEM
 
 
 def test_a_folder_without_logs_of_slurm_has_no_orphans(

@@ -335,7 +335,7 @@ def test_emulated_policies_are_apart_from_the_study() -> None:
     assert re.fullmatch(constraint("batch"), "emulation")
 
 
-def test_an_arm_has_its_own_faults_and_no_other() -> None:
+def test_an_arm_has_its_own_problems_and_no_other() -> None:
     configs = {arm: plan.stage_config(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
     switched_on = {arm: (c["head_seed"] is not None, c["pool_items"] is not None) for arm, c in configs.items()}
     assert switched_on == {"none": (False, False), "head": (True, False), "pool": (False, True)}

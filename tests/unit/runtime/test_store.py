@@ -469,7 +469,7 @@ def test_targets_on_a_disk_that_fills_stay_as_they_were(
             asked = failing(patch, steps)
             done = store.restore(key(0), targets(folder), versions=VERSIONS)
         found = tree(folder)
-        assert entries(store)  # a full results disk is no fault of the store
+        assert entries(store)  # a full results disk is no problem of the store
         if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
             assert found == new
             if len(asked) <= steps:

@@ -62,7 +62,7 @@ def made(folder: Path) -> list[dict[str, Path]]:
 
 
 def hammer(store: Store, folder: Path, act: str, did: Sequence[Any], number: int) -> None:
-    """Write, read or collect until all have done some; a reader ends with a fault if it gets what is not right."""
+    """Write, read or collect until all have done some; a reader ends with a problem if it gets what is not right."""
     draw = random.Random(number)
     expected = [tree(folder / "made" / str(job)) for job in range(JOBS)]
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]

@@ -435,7 +435,7 @@ def test_the_plugin_still_waits_for_what_the_watchdog_ends() -> None:
 
 
 def test_a_round_without_jobs_needs_no_name_yet() -> None:
-    """The plugin's thread asks for the first time before the executor has one; a fault would end the thread."""
+    """The plugin's thread asks for the first time before the executor has one; a problem would end the thread."""
 
     class Unnamed(Executor):
         run_uuid = property(lambda _: pytest.fail("asked for its name"))  # type: ignore[assignment]

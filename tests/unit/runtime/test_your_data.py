@@ -82,9 +82,9 @@ class Mine:
     def found(self) -> list[Outcome]:
         return list(local_checks.data(self.experiment(), Path()))
 
-    def fault(self) -> str:
-        (fault,) = [each for each in self.found() if each.level is Level.FAULT]
-        return fault.text
+    def problem(self) -> str:
+        (problem,) = [each for each in self.found() if each.level is Level.PROBLEM]
+        return problem.text
 
 
 @pytest.fixture
@@ -166,19 +166,19 @@ def _answer_in_words(mine: Mine) -> None:
         (_ask_too_little, ["at least 40 questions", "found 39", "Lower data.n_eval"]),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_with_file_id_and_remedy(
+def test_a_problem_is_told_with_file_id_and_remedy(
     mine: Mine, corruption: Callable[[Mine], None], told: list[str]
 ) -> None:
     corruption(mine)
-    text = mine.fault()
+    text = mine.problem()
     for part in told:
         assert part in text
 
 
-def test_faults_of_both_splits_are_told_at_once(mine: Mine) -> None:
+def test_problems_of_both_splits_are_told_at_once(mine: Mine) -> None:
     _lose_an_annotation(mine)
     _answer_twice(mine)
-    assert [each.level for each in mine.found()] == [Level.FAULT, Level.FAULT]
+    assert [each.level for each in mine.found()] == [Level.PROBLEM, Level.PROBLEM]
 
 
 def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -> None:
@@ -256,5 +256,5 @@ def test_a_missing_image_is_named_with_its_question_before_a_run(mine: Mine) -> 
     experiment = mine.experiment()
     mine.image(3).unlink()
     found = local_checks.raw_data(experiment, rules={"prepare_examples"}, folder=Path())
-    (fault,) = [outcome for outcome in found if outcome.level is Level.FAULT]
-    assert f"{mine.image(3)} (question 30, entry 5 of {mine.root}/mine/train_questions.json)" in fault.found
+    (problem,) = [outcome for outcome in found if outcome.level is Level.PROBLEM]
+    assert f"{mine.image(3)} (question 30, entry 5 of {mine.root}/mine/train_questions.json)" in problem.found

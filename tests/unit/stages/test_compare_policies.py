@@ -315,9 +315,9 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
     (kept,) = storage.read_rows(path, PolicyScores)
     few = tuple(row for row in kept.questions if row.query_id != 7)
     storage.write_rows(path, [kept.model_copy(update={"questions": few})])
-    with pytest.raises(RecordError, match="expected scores of 60 questions") as fault:
+    with pytest.raises(RecordError, match="expected scores of 60 questions") as problem:
         run(tmp_path, FULL, inputs)
-    assert "59 questions" in fault.value.found
+    assert "59 questions" in problem.value.found
     storage.write_rows(path, [kept.model_copy(update={"questions": kept.questions[:-1]})])
     with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
         run(tmp_path, FULL, inputs)

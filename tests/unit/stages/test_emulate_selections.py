@@ -60,10 +60,10 @@ class Study:
                     parameter.add_(torch.randn(parameter.shape, generator=torch_generator(run, name)))
         return module
 
-    def select(self, *checkpoints: str, arm: str = "none", selector: Selector = SMALL, **faults: int) -> list[bytes]:
+    def select(self, *checkpoints: str, arm: str = "none", selector: Selector = SMALL, **bugs: int) -> list[bytes]:
         """Return the files of selections."""
         config = EmulateSelectionsConfig.model_validate(
-            {"arm": arm, "selector": selector, "shots": 4, "head_seed": None, "pool_items": None} | faults
+            {"arm": arm, "selector": selector, "shots": 4, "head_seed": None, "pool_items": None} | bugs
         )
         targets = tuple(self.folder / f"{name}.jsonl" for name in checkpoints)
         n = emulate_selections(
@@ -87,7 +87,7 @@ def study(tmp_path: Path) -> Study:
 TUNED = [f"run{run}" for run in range(RUNS)]
 
 
-def test_without_a_fault_it_is_the_right_evaluation(study: Study) -> None:
+def test_without_a_problem_it_is_the_right_evaluation(study: Study) -> None:
     found = study.select(*TUNED)
     for name, rows in zip(TUNED, found, strict=True):
         select_demonstrations(

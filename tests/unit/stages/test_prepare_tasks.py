@@ -73,7 +73,7 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
     assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t"]
 
 
-def test_nothing_is_written_of_faulty_files(tmp_path: Path) -> None:
+def test_nothing_is_written_of_invalid_files(tmp_path: Path) -> None:
     files = {
         name: write(tmp_path / f"{name}.json", record(name, "x")) for name in ("train_file", "val_file", "test_file")
     }

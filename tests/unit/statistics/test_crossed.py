@@ -329,7 +329,7 @@ def test_accuracies_stay_between_nought_and_one() -> None:
     assert found.low[0] == plain.low[0]
 
 
-def test_faults_are_named() -> None:
+def test_problems_are_named() -> None:
     with pytest.raises(ShapeError, match=r"accuracies_SNC must be \[S, N, C\]"):
         mean_accuracy(np.zeros((3, 4)))
     with pytest.raises(ShapeError, match="N >= 2"):

@@ -152,6 +152,6 @@ def _perfect() -> dict[str, ProbeScore]:
     ],
 )
 def test_each_bound_is_checked_and_named(name: str, score: ProbeScore) -> None:
-    faults = check_bounds({**_perfect(), name: score})
-    assert len(faults) == 1
-    assert faults[0].startswith(name.removesuffix("_shuffled"))
+    problems = check_bounds({**_perfect(), name: score})
+    assert len(problems) == 1
+    assert problems[0].startswith(name.removesuffix("_shuffled"))

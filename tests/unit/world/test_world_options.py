@@ -184,6 +184,6 @@ def test_the_layout_of_vqav2_says_the_answer_to_show() -> None:
     ],
 )  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError) as fault:
+    with pytest.raises(ConfigError) as problem:
         parse_model(Data, {"source": "world", **values}, source="config.yaml")
-    assert told in str(fault.value)
+    assert told in str(problem.value)

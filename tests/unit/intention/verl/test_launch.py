@@ -12,7 +12,7 @@ from verl_examples import arm, render_config
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
-from lever_pipe.intention.verl.launch import differences, faults, launch_files
+from lever_pipe.intention.verl.launch import differences, launch_files, problems
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -132,14 +132,14 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
     ],
 )
 def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str, Any], location: str) -> None:
-    (line,) = faults(render_config(**changed))
+    (line,) = problems(render_config(**changed))
     assert line.startswith(f"intention.{location}: must ")
     assert ", got " in line
 
 
-def test_all_faults_come_at_once() -> None:
+def test_all_problems_come_at_once() -> None:
     config = render_config(arm=arm(trajectory_score="sum"), model={"codec": "word"}, simulator={"kind": "rule"})
-    with pytest.raises(ConfigError, match=r"engine verl, arm baseline: .*; found 3 faults") as caught:
+    with pytest.raises(ConfigError, match=r"engine verl, arm baseline: .*; found 3 problems") as caught:
         launch_files(config)
     assert all(key in str(caught.value) for key in ("trajectory_score", "model.codec", "simulator.kind"))
 
@@ -159,7 +159,7 @@ def test_batches_are_refused_exactly_when_the_original_would_round(
     grpo = {"prompts": prompts, "group": group, "minibatches": minibatches, "micro_batch": micro}
     on_each = prompts // minibatches * group // gpus
     whole = on_each * gpus * minibatches == prompts * group and on_each > 0 and on_each % micro == 0
-    assert (faults(render_config(grpo=grpo, n_gpus=gpus)) == []) == whole
+    assert (problems(render_config(grpo=grpo, n_gpus=gpus)) == []) == whole
 
 
 def test_differences_follow_the_switches() -> None:

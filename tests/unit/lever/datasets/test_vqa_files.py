@@ -1,4 +1,4 @@
-"""The official VQA format: what is read, and that every fault is reported at once."""
+"""The official VQA format: what is read, and that every problem is reported at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import AnswerText
 from lever_pipe.lever.datasets import okvqa, vqav2
-from lever_pipe.lever.datasets._vqa_files import Fault, _questions
+from lever_pipe.lever.datasets._vqa_files import Problem, _questions
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
@@ -191,9 +191,9 @@ def test_annotators_other_than_ten_are_an_option(raw: Raw) -> None:
     ],
 )
 def test_official_question_files_parse(split: str, count: int, known: tuple[int, int, str]) -> None:
-    faults = list[Fault]()
-    questions = _questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json", faults)
-    assert not faults
+    problems = list[Problem]()
+    questions = _questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json", problems)
+    assert not problems
     ids = [q.question_id for q in questions]
     assert len(ids) == count
     assert ids == sorted(set(ids))

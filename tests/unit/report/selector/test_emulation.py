@@ -25,13 +25,13 @@ class EmulationReport(NamedTuple):
     statement: str
     published: str
     arm: str
-    with_fault: str
+    with_bug: str
     without: str
     verdict: str
 
 
 def told(pattern: Pattern) -> EmulationReport:
-    texts = (pattern.fault.cell, pattern.control.cell, pattern.verdict)
+    texts = (pattern.bug.cell, pattern.control.cell, pattern.verdict)
     first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
     return EmulationReport(*first, *map(ENGLISH.text, texts))
 
@@ -53,7 +53,7 @@ def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
 
 
 def name_of(pattern: Pattern) -> str:
-    """Return the name of a pattern, with the fault where several are tried."""
+    """Return the name of a pattern, with the bug where several are tried."""
     name = pattern.name.replace("_", "-")
     return f"{name}-{pattern.arm}" if name == "identical-rows" else name
 
@@ -73,12 +73,12 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() ->
     ("holds", "holds_without", "verdict"),
     [
         (True, False, "reproduced"),
-        (True, True, "also without the fault"),
+        (True, True, "also without the bug"),
         (False, False, "not reproduced"),
         (False, True, "not reproduced"),
     ],
 )
-def test_a_pattern_that_holds_without_the_fault_is_no_evidence_of_it(
+def test_a_pattern_that_holds_without_the_problem_is_no_evidence_of_it(
     holds: bool, holds_without: bool, verdict: str
 ) -> None:
     pattern = Pattern(message("a"), message("b"), "head", 1, Appearance(1, holds), Appearance(1, holds_without))
@@ -98,7 +98,7 @@ def test_the_published_numbers_are_looked_up() -> None:
 
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
     found = evaluated()
-    shown = {name: (p.arm, p.with_fault, p.without) for name, p in found.items()}
+    shown = {name: (p.arm, p.with_bug, p.without) for name, p in found.items()}
     assert shown["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
     assert shown["repeated"] == ("pool", "100.0 %", "0.0 %")
     assert shown["few-prompts"] == ("pool", "8", "20")
@@ -174,9 +174,9 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
     (table,) = tables(study_of(change=one_row).context)
-    assert "Without any fault, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
+    assert "Without any bug, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
     everywhere = evaluated(change=same_control)["identical-rows-head"]
-    assert everywhere.verdict == "also without the fault"
+    assert everywhere.verdict == "also without the bug"
     assert coincidences(study_of(change=same_control))["epochs"] == ["1", "2", "3"]
 
 
@@ -184,7 +184,7 @@ def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
     change = in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))
     found = evaluated(change=change)
     assert found["reused-rows"].verdict == "reproduced"
-    assert found["reused-rows"].with_fault == "8 of 8 and 0 of 8"
+    assert found["reused-rows"].with_bug == "8 of 8 and 0 of 8"
 
 
 def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
@@ -207,7 +207,7 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
     rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
     counts = {name: of.value for name, of in tally(rows).items()}
-    assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a fault
+    assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a bug
     # of 6 statements 2 without a published number are set aside, reused rows are missed
     (table,) = tables(study_of().context)
     assert "reproduces 3 of 4 published statements; 2 more" in sentences.told(table)
