@@ -51,7 +51,7 @@ class Table:
         section: the section of the page it stands in, as `contents.PAGES` names it.
         title: what it shows.
         frame: a column a head, a row a line.
-        says: what its sentences need, macros `lead_ID` and `notes_ID` of `sentences.html.j2`.
+        says: what its sentences need, macros `intro_ID` and `notes_ID` of `sentences.html.j2`.
         macro_id: stands for its id in their names.
         factor: what its rows are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
         folded: heads of the columns that a page shows below the first cell of a row.

@@ -66,7 +66,7 @@ class Run:
         self._running: running.RunningJobs | None = None
         gc.freeze()
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
-        lead_jobs_here(root)
+        set_cache_folder_of_jobs(root)
         with without_trace():
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # jobs inherit it
@@ -176,7 +176,7 @@ class Run:
         end(self.experiment)
 
 
-def lead_jobs_here(root: Path) -> None:
+def set_cache_folder_of_jobs(root: Path) -> None:
     """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
     for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", root)):
         os.environ[name] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(name)])])

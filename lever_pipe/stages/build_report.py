@@ -67,10 +67,10 @@ def build_report(
     translator = translators[config.language]
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
-    lead = _lead(config, context)
+    subtitle = _subtitle(config, context)
     for reader in translators.values():
         drawn = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
-        words: dict[str, Any] = {"title": _title(config), "lead": lead, "first": config.language}
+        words: dict[str, Any] = {"title": _title(config), "subtitle": subtitle, "first": config.language}
         written |= pages.html_pages(contents, drawn, reader, **words, frame=frame)
     main = written.pop(page.name)
     texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
@@ -85,7 +85,7 @@ def build_report(
         (summary.title, getattr(sentences, f"answer_{summary.id}")(summary.says).striptags())
         for summary in contents.summaries
     )
-    doubted = sentences.doubts(lead).striptags()
+    doubted = sentences.doubts(subtitle).striptags()
     texts["answers.txt"] = "".join(f"{translator.text(title)} {text}\n" for title, text in answers)
     texts["answers.txt"] += f"{doubted}\n" if doubted else ""
     storage.write_text(page, main)
@@ -98,7 +98,7 @@ def _title(config: BuildReportConfig) -> Cell:
     return config.title if config.title else message(TITLES[names[0] if len(names) == 1 else "both"])
 
 
-def _lead(config: BuildReportConfig, context: ReportContext) -> dict[str, Any]:
+def _subtitle(config: BuildReportConfig, context: ReportContext) -> dict[str, Any]:
     """Return what the line below the title says: what this run is, and what speaks against it."""
     kinds = {study.is_world for study in config.studies}
     world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"

@@ -84,7 +84,7 @@ def test_it_opens_without_an_error(opened: Open, page: str, size: tuple[int, int
 def test_the_first_screen_holds_the_answers_and_the_ways_on(opened: Open, page: str) -> None:
     found = script(
         opened(page),
-        """return ['h1', '.lead', '.summaries article:last-child', '#summary-2 svg', '.line']
+        """return ['h1', '.subtitle', '.summaries article:last-child', '#summary-2 svg', '.line']
              .map(name => document.querySelector(name).getBoundingClientRect())
              .map(box => [box.top >= 0, box.bottom <= innerHeight, box.width > 0 && box.height > 0])""",
     )

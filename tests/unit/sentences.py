@@ -32,5 +32,5 @@ def notes(summary: Summary) -> str:
 
 def told(table: Table) -> str:
     """Return what stands before and below a table."""
-    macros = (name for name in (f"lead_{table.macro}", f"notes_{table.macro}") if hasattr(SENTENCES, name))
+    macros = (name for name in (f"intro_{table.macro}", f"notes_{table.macro}") if hasattr(SENTENCES, name))
     return " ".join(said(name, table.says) for name in macros)

@@ -83,7 +83,14 @@ def link(to: str, start: str) -> str:
 
 
 def html_pages(
-    contents: Contents, exhibits: Exhibits, translator: Translator, *, title: Cell, lead: Json, first: str, frame: Frame
+    contents: Contents,
+    exhibits: Exhibits,
+    translator: Translator,
+    *,
+    title: Cell,
+    subtitle: Json,
+    first: str,
+    frame: Frame,
 ) -> Iterator[tuple[str, str]]:
     """Yield every page of a language as its path beside the main page, and its text.
 
@@ -92,7 +99,7 @@ def html_pages(
         exhibits: what they show.
         translator: of the language.
         title: of the run.
-        lead: what the line below the title says.
+        subtitle: what the line below the title says.
         first: language of the configuration, whose main page is `report.html`.
         frame: template, style and script.
     """
@@ -104,9 +111,9 @@ def html_pages(
     template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
-        title_of, lead_of = (title, lead) if is_main else texts.pages[page]
+        title_of, subtitle_of = (title, subtitle) if is_main else texts.pages[page]
         values = {"run": title, **made.values(page, pages)}
-        text = template.render(title=title_of, lead=lead_of, **values)
+        text = template.render(title=title_of, subtitle=subtitle_of, **values)
         yield made.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
 
 
@@ -172,7 +179,7 @@ class _Maker:
         return bool(made) or any(drawing.section == section for drawing in self.exhibits.figures.values())
 
     def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
-        """Return what the template shows of a page, beside its title and lead."""
+        """Return what the template shows of a page, beside its title and subtitle."""
         here = self.file(page)
         other = next(language for language in LANGUAGES if language != self.translator.language)
         others = [each for each in pages if each not in (page, MAIN)]
@@ -191,12 +198,12 @@ class _Maker:
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
-        tables, (title, lead) = self.contents.tables.get(section, ()), self.texts.sections[section]
+        tables, (title, subtitle) = self.contents.tables.get(section, ()), self.texts.sections[section]
         figures = [self._figure(*item, here) for item in self.exhibits.figures.items() if item[1].section == section]
         return {
             "id": section,
             "title": title,
-            "lead": lead,
+            "subtitle": subtitle,
             "said": self.contents.says.get(section),
             "figures": figures,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}", here)) for table in tables],

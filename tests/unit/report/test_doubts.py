@@ -51,5 +51,5 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
     ],
 )
 def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    text = said("lead", {"world": "all", "studies": [], "data": [], **doubts(Evidence(rows), {})})
+    text = said("subtitle", {"world": "all", "studies": [], "data": [], **doubts(Evidence(rows), {})})
     assert [start for start in ("No answer", "All policies", "No agent") if start in text] == told
