@@ -60,8 +60,8 @@ def measure(rounds: int) -> Iterator[Comparison]:
 
 def _line(comparison: Comparison) -> str:
     others = [(mode.name, comparison.ratio(PACKED.name, mode.name)) for mode in (PLAIN, HF, VLLM)]
-    said = ", ".join(f"{ratio:.1f} times {name}" for name, ratio in others if ratio)
-    return f"{comparison.subject.title}, {comparison.workload.title}: packed as fast as {said}\n"
+    text = ", ".join(f"{ratio:.1f} times {name}" for name, ratio in others if ratio)
+    return f"{comparison.subject.title}, {comparison.workload.title}: packed as fast as {text}\n"
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequenc
         outcomes: dict[str, list[Outcome]] = {}
         first = turn % len(modes)
         for mode in [*modes[first:], *modes[:first]]:
-            spent, outcomes[mode.name], work[mode.name] = _run(subject, mode, requests)
-            seconds[mode.name].append(spent)
+            time_used, outcomes[mode.name], work[mode.name] = _run(subject, mode, requests)
+            seconds[mode.name].append(time_used)
         for name, found in outcomes.items():
             difference = largest_difference(name, requests, outcomes[modes[0].name], found)
             differences[name] = max(differences[name], difference)
@@ -130,5 +130,5 @@ def _run(subject: Subject, mode: Mode, requests: Sequence[LvlmRequest]) -> tuple
     answerer = mode.make(subject)
     cpu, wall = time.process_time(), time.perf_counter()
     answerer.run(requests)
-    spent = Seconds(time.process_time() - cpu, time.perf_counter() - wall)
-    return spent, answerer.outcomes(), answerer.work
+    time_used = Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+    return time_used, answerer.outcomes(), answerer.work

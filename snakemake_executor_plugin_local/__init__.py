@@ -81,7 +81,7 @@ class Executor(local.Executor):  # type: ignore[misc] # of a library without typ
         """Run the jobs that are not made yet."""
         from lever_pipe.runtime.rerun import skipping
 
-        super().run_jobs(skipping.report_made(self, jobs))
+        super().run_jobs(skipping.report_completed(self, jobs))
 
     def run_single_job(self, job: Any) -> Future[None]:
         """Start a job as a fork, or as Snakemake does: another command, no server yet, a container."""

@@ -23,8 +23,8 @@ atexit.register(gc.unfreeze)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "run one test of every second file of a folder, chosen by the digest of the code"
-    parser.addoption("--sample", action="store_true", help=told)
+    messages = "run one test of every second file of a folder, chosen by the digest of the code"
+    parser.addoption("--sample", action="store_true", help=messages)
 
 
 def pytest_collection() -> None:

@@ -58,15 +58,15 @@ def _printed(path: Path, text: str) -> Iterator[str]:
     costs = {str(number) for number, line in enumerate(evidence, start=1) if re.search(EVIDENCE, line)}
     if path.suffix == ".html":
         parts = re.split(r"(?=<tr|<footer)|(?<=</tr>)", text)
-        shown = [re.findall(r'data-e="(\d+)"', part) for part in parts]
+        displayed = [re.findall(r'data-e="(\d+)"', part) for part in parts]
     else:
         parts = [PADDING.sub(" ", line) for line in text.splitlines()]
         cells = json.loads((top / "index.json").read_text())["tables"][path.stem]["cells"]
         heads = (i for i, line in enumerate(text.splitlines(), start=1) if line.startswith(END_OF_HEAD))
         first = 1 if path.suffix == ".csv" else next(heads)
         rows = [re.findall(r"\be(\d+)", json.dumps(row)) for row in cells]
-        shown = [*[[]] * first, *rows, *[[]] * (len(parts) - first - len(rows))]
-    yield from (part for part, lines in zip(parts, shown, strict=True) if costs.isdisjoint(lines))
+        displayed = [*[[]] * first, *rows, *[[]] * (len(parts) - first - len(rows))]
+    yield from (part for part, lines in zip(parts, displayed, strict=True) if costs.isdisjoint(lines))
 
 
 def differences(mine: Path, theirs: Path) -> list[str]:

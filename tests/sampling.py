@@ -31,8 +31,8 @@ def digest_of_code() -> str:
     """Return 16 hex digits that tell one state of `CODE` from another."""
     parts = [ROOT / part for part in CODE]
     files = [path for part in parts for path in ([part] if part.is_file() else contents.files_below(part))]
-    told = [f"{path.relative_to(ROOT)} {storage.digest(path)}" for path in files if "__pycache__" not in path.parts]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
+    messages = [f"{path.relative_to(ROOT)} {storage.digest(path)}" for path in files if "__pycache__" not in path.parts]
+    return hashlib.sha256("\n".join(messages).encode()).hexdigest()[:16]
 
 
 def sample(tests: Iterable[str], digest: str) -> set[str]:

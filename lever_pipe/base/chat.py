@@ -26,7 +26,7 @@ from pydantic import Field
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from lever_pipe.base.errors import ServerError, shortened
-from lever_pipe.base.sections import Problem, Section, rule, shown
+from lever_pipe.base.sections import Problem, Section, displayed, rule
 from lever_pipe.base.storage import strict_json
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def address_problem(url: str) -> str:
         is_one = False
     if is_one and not parts.fragment and url.isascii() and url.isprintable() and " " not in url:
         return ""
-    return f"must be an address such as http://127.0.0.1:8000/v1, got {shown(url)}. Write it so."
+    return f"must be an address such as http://127.0.0.1:8000/v1, got {displayed(url)}. Write it so."
 
 
 class Connection(Section):
@@ -254,8 +254,8 @@ class Chat:
 
     def _require_allowance(self) -> None:
         allowed, counts = self.connection, self.counts
-        spent = {"most_requests": counts.requests - 1, "most_tokens": counts.tokens}
-        for key, number in spent.items():
+        budget = {"most_requests": counts.requests - 1, "most_tokens": counts.tokens}
+        for key, number in budget.items():
             if number >= (getattr(allowed, key) or math.inf):
                 expected = f"{self.url}: expected a job within its connection's {key}"
                 raise ServerError(expected, found=f"{number}", do="Raise it and run again; what was answered is kept.")
@@ -311,8 +311,8 @@ class Chat:
         passes = status >= _OF_SERVER or status in _PASSING
         pause = pause_of(problem.response.headers, time.time())
         if status == _BUSY or (passes and pause):
-            asked = f" (Retry-After: {pause:g} s)" if pause else ""
-            raise _BusyError(f"{found}{asked}", pause) from None
+            prompts = f" (Retry-After: {pause:g} s)" if pause else ""
+            raise _BusyError(f"{found}{prompts}", pause) from None
         raise (ConnectionError if passes else _RejectedError)(found) from None
 
 

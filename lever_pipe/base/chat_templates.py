@@ -82,9 +82,9 @@ class ChatTemplate:
 
 @lru_cache(maxsize=256)
 def _problem_of_system(template: ChatTemplate, system: str | None) -> str:
-    asked = [{"role": "user", "content": [{"type": "image"}, *_words(_ASKED)]}]
+    prompts = [{"role": "user", "content": [{"type": "image"}, *_words(_ASKED)]}]
     if system:
-        return template.problem_of_text([{"role": "system", "content": _words(system)}, *asked])
+        return template.problem_of_text([{"role": "system", "content": _words(system)}, *prompts])
     return _added_text(template) if system == "" else ""
 
 

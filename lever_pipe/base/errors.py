@@ -11,12 +11,12 @@ from typing import Self
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """How the system says that a disk or a quota is full."""
 
-SHOWN = 200  # characters of a foreign text in a message
+DISPLAY_LIMIT = 200  # characters of a foreign text in a message
 
 
 def shortened(text: str) -> str:
     """Return a text as a message shows it, cut where it is long."""
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ... ({len(text)} characters)"
+    return text if len(text) <= DISPLAY_LIMIT else f"{text[:DISPLAY_LIMIT]} ... ({len(text)} characters)"
 
 
 class LeverPipeError(Exception):

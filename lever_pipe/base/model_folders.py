@@ -25,7 +25,7 @@ IMAGES = ("preprocessor_config.json", "processor_config.json")
 """Files that say how images are prepared: of an image processor, and of a whole processor as it is saved today."""
 LEAST_SHARE = 4
 """A layer of width H has at least H * H / 4 values: attention alone has about 4 H * H."""
-SHOWN = 5
+DISPLAY_LIMIT = 5
 TODAY = datetime(2024, 7, 26)
 """The day that every chat template is told, so that a prompt is the same tomorrow; Llama 3's takes it if told none."""
 CODES = ("a", "A", "b", "B", "d", "-d", "f", "H", "I", "j", "m", "-m", "M", "p", "S", "w", "x", "X", "y", "Y")
@@ -223,7 +223,9 @@ def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[An
             if problem := _problem_of_values(name, tensor):
                 problems.setdefault(problem, []).append(name)
     if problems:
-        listed = "; ".join(f"{kind}: {', '.join(names[:SHOWN])} ({len(names)})" for kind, names in problems.items())
+        listed = "; ".join(
+            f"{kind}: {', '.join(names[:DISPLAY_LIMIT])} ({len(names)})" for kind, names in problems.items()
+        )
         expected = f"{folder}: expected exactly the tensors of its config.json, with trained values"
         raise CheckpointError(expected, found=listed, do=MAKE)
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lever_pipe.base.errors import ConfigError, shortened
-from lever_pipe.base.sections import RULES_BROKEN, Problem, Section, did_you_mean, dotted, shown
+from lever_pipe.base.sections import RULES_BROKEN, Problem, Section, did_you_mean, displayed, dotted
 
 S = TypeVar("S", bound=Section)
 KINDS = {
@@ -25,7 +25,7 @@ KINDS = {
 }
 """Type of a pydantic error -> what the value must be."""
 YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
-SHOWN = 3
+DISPLAY_LIMIT = 3
 """Places that are told of a key which stands in several sections."""
 
 
@@ -64,7 +64,7 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
             yield from _misread(value, item, (*path, index))
     elif isinstance(values, bool) is not isinstance(parsed, bool):
         kind = "true or false" if isinstance(parsed, bool) else "a number or a text"
-        yield path, f"must be {kind}, got {shown(values)}. YAML reads a bare yes, no, on or off as truth."
+        yield path, f"must be {kind}, got {displayed(values)}. YAML reads a bare yes, no, on or off as truth."
 
 
 def keys_in(section: type[Section], within: str = "") -> Iterator[str]:
@@ -87,13 +87,13 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         keys = _keys_at(model, location[:-1])
         remedy = did_you_mean(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
         if len(location) == 1 and (deeper := [key for key in keys_in(model) if key.endswith(f".{location[0]}")]):
-            sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:SHOWN])
+            sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:DISPLAY_LIMIT])
             remedy = f"It stands in a section: {sections}."
         yield f"{shortened(dotted(location))}: unknown key. {remedy}"
     elif kind == "value_error":  # of a validator of ours, which says all
         yield f"{dotted(location)}: {error['msg'].removeprefix('Value error, ')}"
     else:
-        seen = "" if kind == "missing" else f", got {shown(error['input'])}"
+        seen = "" if kind == "missing" else f", got {displayed(error['input'])}"
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
         near = did_you_mean(str(error["input"]), names, "")
         yield f"{shortened(dotted(location))}: {_demand(error)}{seen}. {near}".rstrip()

@@ -134,8 +134,8 @@ class PolicyName:
         match [part for part in text.split("/") if "~" not in part]:
             case ["baseline", variant]:
                 name, _, draw = variant.rpartition("-")
-                drawn = {"variant": name, "draw": int(draw)} if name and draw.isdecimal() else {"variant": variant}
-                return cls(kind=BASELINE, **drawn, **values)
+                sampled = {"variant": name, "draw": int(draw)} if name and draw.isdecimal() else {"variant": variant}
+                return cls(kind=BASELINE, **sampled, **values)
             case ["emulation" | "published" | "own" as kind, variant]:
                 return cls(kind=kind, variant=variant, **values)
             case [kind]:

@@ -103,10 +103,10 @@ def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
     package = plugin.rpartition(".")[0]
     used = _used([(name, WHOLE) for name in (plugin, *others)], root)
     last = {name: name.rpartition(".")[2] for name, _ in used}
-    kept = {
+    selected = {
         name for name in last if last[name] in ANSWERING or (name.startswith(package) and last[name] not in NOT_ENGINE)
     }
-    return _fingerprint({location: code for location, code in used.items() if location[0] in kept})
+    return _fingerprint({location: code for location, code in used.items() if location[0] in selected})
 
 
 @cache
@@ -211,7 +211,7 @@ class _Module:
         nodes = _nodes(self._tree)
         for node in nodes:
             if "body" in vars(node):
-                _leave_out_what_says_nothing(node)
+                _drop_docstrings(node)
         if not self._declares_alone() or any(_hides_uses(node, self._own) for node in nodes):
             self._own = {}
 
@@ -262,12 +262,12 @@ def _nodes(tree: ast.AST) -> list[ast.AST]:
     return nodes
 
 
-def _leave_out_what_says_nothing(node: ast.AST) -> None:
+def _drop_docstrings(node: ast.AST) -> None:
     if _only_checked(node):
         node.body = []  # type: ignore[attr-defined]
     for field in ("body", "orelse", "finalbody"):
         if isinstance(block := vars(node).get(field), list):
-            setattr(node, field, [statement for statement in block if not _says_nothing(statement)])
+            setattr(node, field, [statement for statement in block if not _is_empty(statement)])
 
 
 def _declares(statement: ast.stmt) -> set[str]:
@@ -312,7 +312,7 @@ def _only_checked(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def _says_nothing(statement: ast.AST) -> bool:
+def _is_empty(statement: ast.AST) -> bool:
     """Return whether a statement computes nothing: prose, or for type checkers alone."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str())):

@@ -100,7 +100,7 @@ def _path(text: str) -> str:
     """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
     if re.search(r"^-|[{}\0-\x1f]", text):
         kind = "must be a path without braces, control characters or a dash before it"
-        raise ValueError(f"{kind}, got {shown(text)}. Rename it, or link to it.")
+        raise ValueError(f"{kind}, got {displayed(text)}. Rename it, or link to it.")
     return text
 
 
@@ -133,7 +133,7 @@ class Section(BaseModel):
         return self
 
 
-def shown(value: Any) -> str:
+def displayed(value: Any) -> str:
     """Return a value as a message shows it."""
     return shortened(_spelt(value))
 

@@ -77,10 +77,12 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     pairs = [(PREFIX.sub("", name), tensor) for name, tensor in state.items()]
     towers = {TOWER.sub("", n): tensor for n, tensor in pairs if TOWER.match(n) and not n.endswith(BUFFER)}
     _require_stock(source, towers, Path(experiment.encoder.model))
-    kept = [(name, tensor) for name, tensor in pairs if not TOWER.match(name)]
-    old_names = {_newer(name): name for name, _ in kept}
-    tensors = {_newer(n): tensor.clone().contiguous() for n, tensor in sorted(kept, key=lambda pair: _newer(pair[0]))}
-    if len(tensors) < len(kept):
+    selected = [(name, tensor) for name, tensor in pairs if not TOWER.match(name)]
+    old_names = {_newer(name): name for name, _ in selected}
+    tensors = {
+        _newer(n): tensor.clone().contiguous() for n, tensor in sorted(selected, key=lambda pair: _newer(pair[0]))
+    }
+    if len(tensors) < len(selected):
         refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
     projection = tensors.get("input_proj.weight")
     if projection is None or projection.ndim != 2:

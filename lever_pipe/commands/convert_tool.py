@@ -136,12 +136,12 @@ def convert(folder: Path) -> list[Path]:
                 )
             written = temporary / f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
             # Safetensors holds no memory twice: what shares it is copied for each name.
-            kept = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
-            save_file(kept, written, metadata={"format": "pt"})
+            selected = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
+            save_file(selected, written, metadata={"format": "pt"})
             with written.open("rb") as handle:
                 os.fsync(handle.fileno())
-            placed |= dict.fromkeys(kept, written.name)
-            n_bytes += sum(tensor.nbytes for tensor in kept.values())
+            placed |= dict.fromkeys(selected, written.name)
+            n_bytes += sum(tensor.nbytes for tensor in selected.values())
         names = sorted(set(placed.values()))
         if index:
             values = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}

@@ -98,8 +98,8 @@ def recorded(results: Path) -> Records:
     """Return what jobs took, by the manifests below the results."""
     records: Records = {}
     for manifest in manifests_below(results):
-        if (made := read_artefact(manifest).made) is not None:
-            records.setdefault((made.stage, _kind(made.device)), []).append(made.seconds)
+        if (origin := read_artefact(manifest).origin) is not None:
+            records.setdefault((origin.stage, _kind(origin.device)), []).append(origin.seconds)
     return records
 
 

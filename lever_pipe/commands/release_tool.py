@@ -25,7 +25,7 @@ from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.commands.trace import AS_MADE, EVIDENCE, MISSING, REPORT, TracedJob, traced_back
+from lever_pipe.commands.trace import EVIDENCE, MISSING, REPORT, UNCHANGED, TracedJob, traced_back
 from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
@@ -63,8 +63,8 @@ def main(words: Sequence[str]) -> int:
     results = Path(experiment.results)
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _previous_steps(scores[-1][0], results)
-    chain = [step for step in steps if not step.made.stage.startswith(SUMMARIES)]
-    lineage = [[step.name, step.made.config, step.made.code, _made(step)] for step in chain]
+    chain = [step for step in steps if not step.origin.stage.startswith(SUMMARIES)]
+    lineage = [[step.name, step.origin.config, step.origin.code, _outputs_of(step)] for step in chain]
     facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
     model_card = {
         **facts,
@@ -106,7 +106,7 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
 def _previous_steps(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
     """Return all that a score was made by, from files that still are what it was made from."""
     steps = traced_back(score.key, results).steps
-    sound = (AS_MADE, MISSING)  # raw data may have gone; what is copied is read
+    sound = (UNCHANGED, MISSING)  # raw data may have gone; what is copied is read
     changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]
     if changed:
         expected = f"{results}: expected the files that {score.subject} was scored with"
@@ -116,10 +116,12 @@ def _previous_steps(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
 
 def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
     """Write all but the model card of a policy that selects, and return what the model card tells."""
-    choice, lvlm = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").made.config["lvlm"]
+    choice, lvlm = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").origin.config["lvlm"]
     sampled, seen = (steps[choice.makers[name]] for name in ("eval_pools", "train_embeddings"))
-    if (identity := contents.model_identity(str(encoder))) != seen.made.config["model_identity"]:
-        expected = f"encoder.model: expected the model {seen.made.config['model_identity']}, which the policy sees with"
+    if (identity := contents.model_identity(str(encoder))) != seen.origin.config["model_identity"]:
+        expected = (
+            f"encoder.model: expected the model {seen.origin.config['model_identity']}, which the policy sees with"
+        )
         raise CheckpointError(expected, found=f"{identity} in {encoder}", do="Name its folder there.")
     _copy(encoder, folder / selectors.ENCODER)
     _copy(choice.inputs["selector"], folder / selectors.WEIGHTS)
@@ -135,18 +137,18 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
         }
         rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
         storage.write_rows(folder / name, rows)
-    drawn = dict(sampled.made.config["pools"])
-    if drawn["encoder"]:  # a folder of this machine
-        drawn["encoder"] = drawn["encoder"] | {"model": Path(drawn["encoder"]["model"]).name}
-    settings = {**facts, **choice.made.config, "pools": drawn, "encoder": seen.made.config}
+    draws = dict(sampled.origin.config["pools"])
+    if draws["encoder"]:  # a folder of this machine
+        draws["encoder"] = draws["encoder"] | {"model": Path(draws["encoder"]["model"]).name}
+    settings = {**facts, **choice.origin.config, "pools": draws, "encoder": seen.origin.config}
     storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
-    reader = _step(steps, "prepare_examples").made.config["reader"]
+    reader = _step(steps, "prepare_examples").origin.config["reader"]
     return {
-        "data": GENERATED if any(step.made.stage == "generate_world" for step in steps) else (reader, reader),
-        "trained": steps[choice.makers["selector"]].made,
+        "data": GENERATED if any(step.origin.stage == "generate_world" for step in steps) else (reader, reader),
+        "trained": steps[choice.makers["selector"]].origin,
         "query": queries[0],
         "chosen": list(ids[queries[0].question_id]),
-        "shots": choice.made.config["shots"],
+        "shots": choice.origin.config["shots"],
         "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
         "n_train": len(train),
     }
@@ -154,27 +156,27 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
 
 def _write_agent(folder: Path, facts: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
     """Write all but the model card of an agent, and return what the model card tells."""
-    played, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").made.config["source"]
-    done, config = storage.read_row(played.inputs["done"], DoneRow), played.made.config
+    evaluation, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").origin.config["source"]
+    done, config = storage.read_row(evaluation.inputs["done"], DoneRow), evaluation.origin.config
     step = done.executed_steps if checkpoint == "last" else done.best_step
-    _copy(played.inputs[checkpoint], folder)
-    _copy(played.inputs["test_tasks"], folder / agents.TASKS)
+    _copy(evaluation.inputs[checkpoint], folder)
+    _copy(evaluation.inputs["test_tasks"], folder / agents.TASKS)
     settings = {**facts, "checkpoint": checkpoint, "step": step, "evaluation": config}
     storage.write_row(folder / agents.SETTINGS, agents.ReleasedAgent(**settings))
     return {
         "data": GENERATED if source == "synthetic" else ("intention", f"IntentionGym ({source})"),
-        "trained": steps[played.makers[checkpoint]].made,
+        "trained": steps[evaluation.makers[checkpoint]].origin,
         "checkpoint": checkpoint,
         "user": config["simulator"]["kind"],
     }
 
 
 def _step(steps: Sequence[TracedJob], stage: str) -> TracedJob:
-    return next(step for step in steps if step.made.stage == stage)
+    return next(step for step in steps if step.origin.stage == stage)
 
 
-def _made(step: TracedJob) -> dict[str, str]:
-    return {name: step.made.outputs[name] for name in step.outputs}
+def _outputs_of(step: TracedJob) -> dict[str, str]:
+    return {name: step.origin.outputs[name] for name in step.outputs}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -210,4 +212,4 @@ def _model_card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts)
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     values = {**facts, "results": results, "is_world": facts["data"] == GENERATED, "version": lever_pipe.__version__}
-    return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, made=_made)}\n"
+    return f"---\n{head.to_yaml()}\n---\n\n{template.render(values, python=repr, flat=flat, outputs_of=_outputs_of)}\n"

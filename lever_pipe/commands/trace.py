@@ -46,7 +46,7 @@ from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
 from lever_pipe.runtime.snakemake_adapter import configured
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
-AS_MADE, MISSING, OTHER = "as made", "missing", "other content"
+UNCHANGED, MISSING, OTHER = "as made", "missing", "other content"
 LINE = re.compile(r"e(?P<line>\d{1,9})(?::(?P<part>\w+))?")
 """A row of the evidence by its line, and a column of it."""
 SOURCE_LINES = re.compile(r":\d+(\+\d+)*$")
@@ -55,7 +55,7 @@ OF_FAMILY = "p_holm"
 RUNS = ("preset~", "baseline/", "arm~")
 """How the names of policies and agents begin that have files of their own."""
 MODEL = "model_identity"
-SHOWN, DIGITS = 6, 12
+DISPLAY_LIMIT, DIGITS = 6, 12
 
 
 class TracedRow(NamedTuple):
@@ -85,7 +85,7 @@ class TracedJob:
     """
 
     artefact: Artefact
-    made: Manifest
+    origin: Manifest
     outputs: list[str] = field(default_factory=list)
     inputs: dict[str, Path] = field(default_factory=dict)
     makers: dict[str, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class TracedJob:
     @property
     def name(self) -> str:
         """Return what the artefact is called."""
-        return label(self.made.stage, str(self.artefact.manifest))
+        return label(self.origin.stage, str(self.artefact.manifest))
 
 
 class Traced(NamedTuple):
@@ -120,7 +120,7 @@ def main(words: Sequence[str]) -> int:
     traced = traced_back(options.what, results)
     if options.results is None:  # the configuration of other results may name other images
         for step in traced.steps:
-            if step.made.stage == own_images.STAGE:
+            if step.origin.stage == own_images.STAGE:
                 step.images = _other_images(step, parse_experiment(values))
     sys.stdout.write(f"{options.what}\n{text(traced)}")
     return 0
@@ -133,7 +133,7 @@ def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     if data.source == "world":
         return {}
     with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
-        examples, split = step.artefact.paths[own_images.EXAMPLES], str(step.made.config["split"])
+        examples, split = step.artefact.paths[own_images.EXAMPLES], str(step.origin.config["split"])
         return own_images.differences_now(data, split, examples, contents.remembered())
     return {}
 
@@ -236,12 +236,12 @@ class _Way:
 
     def follow_evidence(self, maker: Maker, ends: Iterable[EvidenceRow]) -> Iterator[str]:
         """Add the evidence behind what prints these rows, and all behind each; yield where they were measured."""
-        if "evidence" not in maker.made.outputs:
+        if "evidence" not in maker.origin.outputs:
             before = self.maker_of(self._add(maker, ["evidence"])[0])
             if before is None:
                 return
             maker = before
-        paths = {name: absolute(maker.made.paths[name]) for name in maker.made.inputs}
+        paths = {name: absolute(maker.origin.paths[name]) for name in maker.origin.inputs}
         for source, names in dict.fromkeys((row.source, _policies_of(row)) for row in ends):
             location = SOURCE_LINES.sub("", source)
             pattern = absolute(location)  # may hold `*`
@@ -256,14 +256,14 @@ class _Way:
         if maker is None or (key := (str(maker.artefact.manifest), maker.output, names)) in self._followed:
             return
         self._followed.add(key)
-        inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.made.inputs}
+        inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.origin.inputs}
         selected = [name for name, path in inputs.items() if "[" not in name or not names or _is_of(str(path), names)]
         for path in self._add(maker, selected):
             self.follow(path, names)
 
     def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
         """Add an output of an artefact and these of its inputs; return the paths of the latter."""
-        step = self._steps.setdefault(str(maker.artefact.manifest), TracedJob(maker.artefact, maker.made))
+        step = self._steps.setdefault(str(maker.artefact.manifest), TracedJob(maker.artefact, maker.origin))
         if maker.output not in (MANIFEST, *step.outputs):
             step.outputs = sorted([*step.outputs, maker.output])
         added = {name: maker.artefact.paths[name] for name in names}
@@ -286,7 +286,7 @@ class _Way:
             now = check(step.artefact, digests)
             states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
             states |= dict.fromkeys(now.missing, MISSING)
-            step.states = {name: states.get(name, AS_MADE) for name in (*step.outputs, *step.inputs)}
+            step.states = {name: states.get(name, UNCHANGED) for name in (*step.outputs, *step.inputs)}
         return tuple(self._steps[manifest] for manifest in order)
 
 
@@ -294,16 +294,20 @@ def text(traced: Traced) -> str:
     """Return the rows with their sources, then each artefact by number, and what each was made from."""
     lines = [line for row in traced.rows for line in _row_lines(row, "  ")]
     lines.append(
-        f"  in {first(traced.sources, SHOWN)}" if traced.sources else "  names no row of the evidence: all is listed"
+        f"  in {first(traced.sources, DISPLAY_LIMIT)}"
+        if traced.sources
+        else "  names no row of the evidence: all is listed"
     )
     for number, step in enumerate(traced.steps, start=1):
-        made = step.made
-        name = step.name if made.stage in step.name else f"{step.name} ({made.stage})"
-        outputs = [f"{step.artefact.paths[n].name} {made.outputs[n][:DIGITS]} ({step.states[n]})" for n in step.outputs]
-        models = [f"model folder {key} {value}" for key, value in flat(made.config).items() if key.endswith(MODEL)]
-        commit = f"commit {made.commit[:DIGITS]}{' with uncommitted changes' if made.dirty else ''}"
-        origin = f"code {made.code}, {commit}, {made.seconds:g} s on {made.device}"
-        details = [_settings(made.config), origin, *outputs, *models, *_inputs(step)]
+        recorded = step.origin
+        name = step.name if recorded.stage in step.name else f"{step.name} ({recorded.stage})"
+        outputs = [
+            f"{step.artefact.paths[n].name} {recorded.outputs[n][:DIGITS]} ({step.states[n]})" for n in step.outputs
+        ]
+        models = [f"model folder {key} {value}" for key, value in flat(recorded.config).items() if key.endswith(MODEL)]
+        commit = f"commit {recorded.commit[:DIGITS]}{' with uncommitted changes' if recorded.dirty else ''}"
+        origin = f"code {recorded.code}, {commit}, {recorded.seconds:g} s on {recorded.device}"
+        details = [_settings(recorded.config), origin, *outputs, *models, *_inputs(step)]
         lines += [f"[{number}] {name}", *(f"    {line}" for line in details if line)]
     return "\n".join(lines) + "\n"
 
@@ -315,27 +319,29 @@ def _row_lines(traced: TracedRow, indent: str) -> Iterator[str]:
     ends = f" [{row.low:.6g}, {row.high:.6g}]" if traced.part == "value" and row.has_interval else ""
     part = "" if traced.part == "value" else f"{traced.part} "
     yield f"{indent}e{traced.line} {row.key}: {part}{printed}{ends}{f' ({row.how})' if row.how else ''}"
-    for operand in traced.operands[:SHOWN]:
+    for operand in traced.operands[:DISPLAY_LIMIT]:
         yield from _row_lines(operand, f"{indent}  ")
-    if len(traced.operands) > SHOWN:
-        yield f"{indent}  ... and {len(traced.operands) - SHOWN} more"
+    if len(traced.operands) > DISPLAY_LIMIT:
+        yield f"{indent}  ... and {len(traced.operands) - DISPLAY_LIMIT} more"
 
 
 def _inputs(step: TracedJob) -> Iterator[str]:
     """Yield each input, members of a list together: the numbers of the steps that made them, or the raw files."""
     of_input: dict[str, list[str]] = {}
     for name, path in step.inputs.items():
-        state = "" if step.states[name] == AS_MADE else f" ({step.states[name]})"
-        raw = f"{path} {step.made.inputs[name][:DIGITS]}"
+        state = "" if step.states[name] == UNCHANGED else f" ({step.states[name]})"
+        raw = f"{path} {step.origin.inputs[name][:DIGITS]}"
         location = f"[{step.makers[name] + 1}]" if name in step.makers else raw
         of_input.setdefault(name.partition("[")[0], []).append(location + state)
-    yield from (f"{name}: {first(list(dict.fromkeys(locations)), SHOWN)}" for name, locations in of_input.items())
+    yield from (
+        f"{name}: {first(list(dict.fromkeys(locations)), DISPLAY_LIMIT)}" for name, locations in of_input.items()
+    )
     if step.images:
-        yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], SHOWN)}"
+        yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], DISPLAY_LIMIT)}"
 
 
 def _settings(config: Mapping[str, Any]) -> str:
     """Return the settings that are single values, the outer ones first."""
     single = [leaf for leaf in flat(config).items() if isinstance(leaf[1], str | int | float)]
     single.sort(key=lambda leaf: leaf[0].count("."))
-    return first([f"{key} {value}" for key, value in single if not key.endswith(MODEL)], SHOWN)
+    return first([f"{key} {value}" for key, value in single if not key.endswith(MODEL)], DISPLAY_LIMIT)

@@ -21,7 +21,7 @@ from lever_pipe.base.sections import did_you_mean
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
 from lever_pipe.runtime.rerun.decision import check
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
-from lever_pipe.runtime.rerun.why_names import SHOWN, STUDIES, label
+from lever_pipe.runtime.rerun.why_names import DISPLAY_LIMIT, STUDIES, label
 from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
 
 
@@ -34,12 +34,12 @@ def main(words: Sequence[str]) -> int:
     if not target.strip() or target.startswith("-"):
         do = "Name an output, a policy or a rule first."
         raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
-    explained, targets, made = reasons(target, rest)
+    explained, targets, run = reasons(target, rest)
     lines = sentences(explained, targets)
-    if targets and made:
-        lines.append(f"{len(made)} other artefacts of this name do not run.")
+    if targets and run:
+        lines.append(f"{len(run)} other artefacts of this name do not run.")
     else:
-        lines += [made_text(artefact, manifest) for artefact, manifest in made]
+        lines += [origin_text(artefact, manifest) for artefact, manifest in run]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -48,17 +48,17 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
     results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
     artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
-    sound = [(artefact, artefact.made) for artefact in artefacts if artefact.made is not None]
+    sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
     targets = _indices_of([(job.rule, job.outputs) for job in jobs], target, results)
     locations = _indices_of(
-        [(made.stage, tuple(map(str, artefact.written))) for artefact, made in sound], target, results
+        [(run.stage, tuple(map(str, artefact.written))) for artefact, run in sound], target, results
     )
     if not targets and not locations:
         do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
         raise UnknownNameError(
             "why: expected an output, an artefact's folder, a policy or a rule",
             found=f"'{target}'",
-            do=did_you_mean(target, {job.rule for job in jobs} | {made.stage for _, made in sound}, do),
+            do=did_you_mean(target, {job.rule for job in jobs} | {run.stage for _, run in sound}, do),
         )
     explained = explain(jobs, results=results, digests=digests)
     planned = {absolute(explained[location].manifest) for location in targets if explained[location].manifest}
@@ -95,14 +95,14 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     return [_sentence(explained, locations, str(key[0]), str(key[1])) for key, locations in causes.items()]
 
 
-def made_text(artefact: Artefact, made: Manifest) -> str:
+def origin_text(artefact: Artefact, run: Manifest) -> str:
     """Return what an artefact was made from, for one that need not run."""
-    astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in made.outputs)]
+    astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in run.outputs)]
     reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
     lines = [
-        f"{label(made.stage, str(artefact.manifest))} does not run: {reason}.",
-        f"  made by {made.stage}, code {made.code}, commit {made.commit[:12]}, {made.device}, {made.seconds} s, from",
-        *(f"    {name} {digest[:16]}" for name, digest in sorted(made.inputs.items())),
+        f"{label(run.stage, str(artefact.manifest))} does not run: {reason}.",
+        f"  made by {run.stage}, code {run.code}, commit {run.commit[:12]}, {run.device}, {run.seconds} s, from",
+        *(f"    {name} {digest[:16]}" for name, digest in sorted(run.inputs.items())),
     ]
     return "\n".join(lines)
 
@@ -123,7 +123,7 @@ def _sentence(explained: Sequence[Explained], locations: Sequence[int], status: 
 def _names(jobs: Sequence[Explained]) -> str:
     """Return the names of jobs, or where they are many, how many of each rule."""
     names = sorted({job.name for job in jobs})
-    if len(names) > SHOWN:
+    if len(names) > DISPLAY_LIMIT:
         counts = Counter(job.job.rule for job in jobs)
         names = [f"{n} jobs of {rule}" if n > 1 else rule for rule, n in sorted(counts.items())]
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lever_pipe.base import plain_yaml
 from lever_pipe.base.errors import ConfigError, shortened
-from lever_pipe.base.sections import shown
+from lever_pipe.base.sections import displayed
 from lever_pipe.base.storage import distinct_keys, text_in
 
 NAME = re.compile(r"[a-zA-Z_][\w-]*(\.[\w-]+|\[[0-9]+\])*")
@@ -147,7 +147,7 @@ def _overridden(values: Any, override: Override, done: tuple[str, ...]) -> Any:
         raise ConfigError(f"--config {override.name}: expected a list at {at}", found="none in the files", do=do)
     if not isinstance(values, Mapping | None):
         do = f"Name one of its keys' owners, or {at} itself."
-        raise ConfigError(f"--config {override.name}: expected keys below {at}", found=shown(values), do=do)
+        raise ConfigError(f"--config {override.name}: expected keys below {at}", found=displayed(values), do=do)
     values = values or {}
     return {**values, part: _overridden(values.get(part), override, (*done, part))}
 

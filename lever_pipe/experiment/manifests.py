@@ -74,8 +74,10 @@ def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str
     """
     ignored = {START} if start_model(files) else set()
     roles = {name: file.role for name, file in declared(stage).items() if name not in ignored}
-    read, made = (flat({n: f for n, f in files.items() if roles.get(n) is role}) for role in (Role.INPUT, Role.OUTPUT))
-    return read, made
+    read, outputs = (
+        flat({n: f for n, f in files.items() if roles.get(n) is role}) for role in (Role.INPUT, Role.OUTPUT)
+    )
+    return read, outputs
 
 
 def start_model(files: Files) -> Path | None:

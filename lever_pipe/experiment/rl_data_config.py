@@ -30,8 +30,8 @@ class ProposalSettings(Section):
     @property
     def per_query(self) -> int:
         """How many trajectories a query has at most, before a diversity budget adds some."""
-        drawn = len(self.temperatures) * self.n_samples_per_temperature
-        return self.n_beams + drawn + self.n_retrieval + self.n_random
+        sampled = len(self.temperatures) * self.n_samples_per_temperature
+        return self.n_beams + sampled + self.n_retrieval + self.n_random
 
 
 class Balance(Section):

@@ -222,7 +222,7 @@ class TrainContinuedEpochConfig(TrainingFromBaseConfig):
 class MeasureRewardsConfig(Section):
     rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
     """Under which the groups are looked at."""
-    kept: Annotated[Counts, Planned("kept")]
+    selected: Annotated[Counts, Planned("selected")]
     """Numbers of best selections that the offline objective keeps."""
     z_clamp: float
     advantage_std_floor: float

@@ -18,11 +18,11 @@ from lever_pipe.base.sections import (
     Problem,
     Section,
     at_most,
+    displayed,
     dotted,
     one_of,
     repeated,
     rule,
-    shown,
     some_of,
 )
 from lever_pipe.base.sections import Path as Location
@@ -131,7 +131,7 @@ class Experiment(Section):
             yield ("results",), f"must hold neither < nor >, which Snakemake reads, got {self.results}. Rename it."
         for location, text in folders.items():
             if problem := _taken(text, is_store=len(location) > 1):
-                yield location, f"must name a folder for it alone, got {shown(text)}, {problem}. Name another."
+                yield location, f"must name a folder for it alone, got {displayed(text)}, {problem}. Name another."
         if len({os.path.realpath(text) for text in folders.values()}) < len(folders):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
@@ -162,19 +162,19 @@ class Experiment(Section):
         for location, arm, preset in self._trained():
             if not preset.grpo.replays:
                 continue
-            runs, drawn = arm.on_policy, preset.on_policy
+            runs, on_policy = arm.on_policy, preset.on_policy
             if runs is None or 0.0 not in runs.kl_betas or {*runs.seeds} != {*arm.seeds}:
                 problem = (
                     "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
                 )
-                shown_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
-                yield (*location, "on_policy"), f"{problem.format(arm.preset, shown_runs)}. Add them."
+                displayed_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
+                yield (*location, "on_policy"), f"{problem.format(arm.preset, displayed_runs)}. Add them."
             else:
                 last = max(arm.grpo_epochs, arm.long_epochs)
                 yield from at_most((*location, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
-            if len(drawn.shots) > 1 or preset.selector.head == "stop":
+            if len(on_policy.shots) > 1 or preset.selector.head == "stop":
                 shots = ("presets", arm.preset, "on_policy", "shots")
-                yield shots, f"must be one length with grpo.replays: true, got {list(drawn.shots)}. Name one."
+                yield shots, f"must be one length with grpo.replays: true, got {list(on_policy.shots)}. Name one."
 
     @rule
     def _families_are_of_arms(self) -> Iterator[Problem]:
@@ -295,13 +295,13 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     """Return the experiment with an arm for each cell of its sweeps."""
     study, presets = experiment.intention, experiment.presets
     arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
-    sweeps, made, lines = expanded("sweeps", experiment.sweeps, arms)
-    swept = [arm.model_copy(update={"preset": name}) for name, (arm, _) in made.items()]
+    sweeps, artefacts, lines = expanded("sweeps", experiment.sweeps, arms)
+    swept = [arm.model_copy(update={"preset": name}) for name, (arm, _) in artefacts.items()]
     update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *swept)}
-    update["presets"] = presets | {name: preset for name, (_, preset) in made.items()}
+    update["presets"] = presets | {name: preset for name, (_, preset) in artefacts.items()}
     written = {arm.name: (study.filled(arm),) for arm in study.arms}
-    sweeps, made, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
-    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in made.items()))
+    sweeps, artefacts, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
+    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in artefacts.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     whole = experiment.model_copy(update=update)
     problems = [*whole.problems(), *((("intention", *location), text) for location, text in whole.intention.problems())]

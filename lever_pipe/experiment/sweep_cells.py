@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from lever_pipe.base.parsing import keys_in, read_section
 from lever_pipe.base.provenance import canonical_json
-from lever_pipe.base.sections import Problem, Section, did_you_mean, one_of, repeated, shown
+from lever_pipe.base.sections import Problem, Section, did_you_mean, displayed, one_of, repeated
 from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
@@ -37,7 +37,7 @@ def problems_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Se
             yield from one_of((*location, "arm"), name, arms, "Name one of them or add the arm.")
         for key in (key for key in sweep.over if key not in keys):
             remedy = did_you_mean(key, keys, f"Keys: {', '.join(keys)}.")
-            yield (*location, "over"), f"must name keys of an arm, got {shown(key)}. {remedy}"
+            yield (*location, "over"), f"must name keys of an arm, got {displayed(key)}. {remedy}"
 
 
 def expanded(
@@ -54,7 +54,7 @@ def expanded(
         arms: the sections that an arm consists of by its name; a key is of the first one that has it.
         filled: fills in what a section leaves to others, as in the sections of `arms`.
     """
-    filled_sweeps, made, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
+    filled_sweeps, artefacts, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
         base, columns, cells = arms[sweep.arm], sweep.over.values(), dict[str, dict[str, Any]]()
         combined = product(*columns) if sweep.how == "grid" else zip(*columns, strict=True)
@@ -67,17 +67,17 @@ def expanded(
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
                 problems.append("must differ from earlier combinations, got the same values. Drop it.")
-            text = ", ".join(f"{key} {shown(value)}" for key, value in settings.items())
+            text = ", ".join(f"{key} {displayed(value)}" for key, value in settings.items())
             lines += [f"{location}[{index}].over: ({text}) {problem}" for problem in problems]
             if not problems:
                 cells[name] = values
-                made |= {name: sections} if name != sweep.arm else {}
+                artefacts |= {name: sections} if name != sweep.arm else {}
         if not sweep.cells:
             cells = ({} if sweep.arm in cells else {sweep.arm: _values(base, sweep.over)}) | cells
             swept = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
             sweep = sweep.model_copy(update={"cells": swept})
         filled_sweeps.append(sweep)
-    return tuple(filled_sweeps), made, lines
+    return tuple(filled_sweeps), artefacts, lines
 
 
 def _owner(sections: Sequence[Section], key: str) -> Section:

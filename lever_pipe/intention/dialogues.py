@@ -109,7 +109,7 @@ def _entry(outcome: str, rows: Mapping[str, DialogueRow]) -> dict[str, Any]:
 def _dialogue(row: DialogueRow) -> dict[str, Any]:
     turns = [
         {
-            "said": turn.said,
+            "text": turn.text,
             "calls": [call.model_dump() for call in turn.calls],
             "reply": turn.reply,
             "reward": reward,

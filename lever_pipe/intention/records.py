@@ -98,7 +98,7 @@ class DialogueCall(Row):
 class DialogueTurn(Row):
     """What an agent said and what came of it."""
 
-    said: str  # beside its calls: thoughts, closing words, or all of a turn that cannot be read
+    text: str  # beside its calls: thoughts, closing words, or all of a turn that cannot be read
     calls: tuple[DialogueCall, ...]
     reply: str  # empty where the turn was not executed
     uncovered: tuple[int, ...]  # places of the hidden details that the turn uncovered

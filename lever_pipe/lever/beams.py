@@ -73,8 +73,10 @@ def scorer(train: Sequence[Example], model: Lvlm, wording: Wording, settings: Be
     """Return what asks an LVLM for the probability of a train query's shown answer."""
 
     def score(prompts: Sequence[PromptIds]) -> list[float]:
-        shown = [[train[i] for i in prompt_order(beam, settings)] for _, beam in prompts]
-        requests = [request_of(train[query], of, wording) for (query, _), of in zip(prompts, shown, strict=True)]
+        demonstrations = [[train[i] for i in prompt_order(beam, settings)] for _, beam in prompts]
+        requests = [
+            request_of(train[query], of, wording) for (query, _), of in zip(prompts, demonstrations, strict=True)
+        ]
         return [span_probability(reply) for reply in model.run(requests)]
 
     return score

@@ -30,7 +30,7 @@ def epoch_without_updates(
     policy: PointerSelector,
     reference: FrozenSelector,
     table: EmbeddingTable,
-    kept: tuple[Groups, Tensor],
+    selected: tuple[Groups, Tensor],
     *,
     has_dropout: bool,
     clip_epsilon: float,
@@ -40,9 +40,9 @@ def epoch_without_updates(
 
     Dropout draws from torch's ambient stream; the reference never has any.
     """
-    n_queries = len(kept[0])
+    n_queries = len(selected[0])
     order = torch.cat(batches(n_queries, BATCH, generator))
-    groups, advantages = kept[0].take(order), kept[1][order]
+    groups, advantages = selected[0].take(order), selected[1][order]
     anchor, table = reference_log_probs(reference, groups), table.projected_by(policy)
     policy.train(has_dropout)
     totals: dict[str, float] = {}

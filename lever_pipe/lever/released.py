@@ -102,7 +102,7 @@ class Policy:
             DataError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
-        offered = self._drawn(question, Path(image), *vectors) if pool is None else self._positions(pool)
+        offered = self._sample(question, Path(image), *vectors) if pool is None else self._positions(pool)
         shots = self.settings.shots if k is None else k
         most = min(len(offered), self.settings.selector.steps or len(offered))
         if not 1 <= shots <= most:
@@ -126,7 +126,7 @@ class Policy:
             raise ConfigError(expected, found=str(wrong[0]), do="Leave it out.")
         return [self.examples[name].example_id for name in pool]
 
-    def _drawn(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
+    def _sample(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
         """Return candidates as the evaluation draws them, from a stream of the question and the image."""
         pools, digest = self.settings.pools, storage.digest(image)
         if pools.encoder is not None:

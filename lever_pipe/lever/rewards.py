@@ -179,14 +179,14 @@ class BinRow(NamedTuple):
     soft: float
     relevance: float
     what: str  # `reward` or `advantage`
-    kept: str  # how many best-rewarded selections of a query count, or `all`
+    selected: str  # how many best-rewarded selections of a query count, or `all`
     low: float
     high: float
     n: int  # selections
     share: float  # of all that count, in [0, 1]
 
 
-def bins(reward: Reward, what: str, kept: str, values: Tensor, valid: Tensor) -> Iterator[BinRow]:
+def bins(reward: Reward, what: str, selected: str, values: Tensor, valid: Tensor) -> Iterator[BinRow]:
     """Yield the bins of the valid values `[B, G]`, rising; `what` is a key of `BIN_WIDTHS`."""
     width = BIN_WIDTHS[what]
     usable = values[valid].double().numpy()
@@ -195,4 +195,6 @@ def bins(reward: Reward, what: str, kept: str, values: Tensor, valid: Tensor) ->
     ends = [(0.0, 0.0, zeros)] if zeros else []
     ends += [(round(location * width, 9), round((location + 1) * width, 9), n) for location, n in locations.items()]
     for low, high, n in sorted(ends):
-        yield BinRow(reward.mode, reward.hard, reward.soft, reward.relevance, what, kept, low, high, n, n / len(usable))
+        yield BinRow(
+            reward.mode, reward.hard, reward.soft, reward.relevance, what, selected, low, high, n, n / len(usable)
+        )

@@ -53,7 +53,7 @@ DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files t
 COPIED_METHOD = "global_positive_transfer"
 """Of rows with the scores of another query's (the original's optimised pools)."""
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
-SHOWN = 5
+DISPLAY_LIMIT = 5
 
 
 class PlainRow(Row):
@@ -215,7 +215,7 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
     """Return the group of a block of format `a`, with a pool and with zeros for the scores that its rows lack."""
     rows = PlainBlock.model_validate_json(json.dumps(block), strict=True).pointer_candidates
     used = sorted({i for row in rows for i in row.pointer})
-    candidates = tuple(used + _drawn(query.example_id, used, images, pools))
+    candidates = tuple(used + _sample(query.example_id, used, images, pools))
     position = {i: PoolPosition(location) for location, i in enumerate(candidates)}
     trajectories = [
         Trajectory(
@@ -237,7 +237,7 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
     return make_group(query, Pool(query_id=query.example_id, candidates=candidates), trajectories)
 
 
-def _drawn(query: ExampleId, used: Sequence[ExampleId], images: NDArray[np.str_], pools: PoolRule) -> list[ExampleId]:
+def _sample(query: ExampleId, used: Sequence[ExampleId], images: NDArray[np.str_], pools: PoolRule) -> list[ExampleId]:
     """Return what fills a pool up: train examples in drawn order, as many as there is room and choice for."""
     allowed = images != images[query] if pools.exclude_same_image else np.ones(len(images), dtype=bool)
     allowed[[i for i in (query, *used) if 0 <= i < len(images)]] = False
@@ -294,7 +294,7 @@ def _by_key(problem: ValidationError) -> Iterator[str]:
 
 def _refusal(expected: str, problems: Sequence[str], *, do: str = "Fix or remove the named entries.") -> RecordError:
     """Return the error of a file with these problems, the first ones named."""
-    rest = [f"and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
+    rest = [f"and {len(problems) - DISPLAY_LIMIT} more"] if len(problems) > DISPLAY_LIMIT else []
     count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
-    lines = "\n  ".join([*map(shortened, problems[:SHOWN]), *rest])
+    lines = "\n  ".join([*map(shortened, problems[:DISPLAY_LIMIT]), *rest])
     return RecordError(expected, found=f"{count}:\n  {lines}\n", do=do)

@@ -204,8 +204,9 @@ def copying_of(
     """Yield what each group that shows demonstrations owes to them, by shot count.
 
     * `copied`: share of answers that a shown demonstration has, `copied.R` that of rank R has; several may have it.
-    * `shown`: share of questions for which a shown answer earns anything.
-    * `llm`, `llm.shown`, `llm.unshown`: what the LVLM earns, of all questions and where a shown answer earns or none.
+    * `displayed`: share of questions for which a shown answer earns anything.
+    * `llm`, `llm.displayed`, `llm.unshown`: what the LVLM earns, of all questions and where a shown answer earns or
+      none.
     * `vote`: what the most frequent of the shown answers would earn.
     """
     earns = cache(partial(vqa_accuracy, normalise_references=rule))
@@ -217,10 +218,10 @@ def copying_of(
             rates: dict[str, list[float]] = {}
             for query, outcome in ((query, run.outcomes[query.example_id, k]) for run in runs for query in queries):
                 answers = [train[location].answer for location in outcome.demonstrations]
-                ranks, is_shown = copied_at(outcome.answer, answers), any(earns(a, query.answers) for a in answers)
-                values = {"copied": bool(ranks), "shown": is_shown, "llm": outcome.accuracy}
+                ranks, is_displayed = copied_at(outcome.answer, answers), any(earns(a, query.answers) for a in answers)
+                values = {"copied": bool(ranks), "shown": is_displayed, "llm": outcome.accuracy}
                 values |= {f"copied.{rank}": rank in ranks for rank in range(1, len(answers) + 1)}
-                values |= {"llm.shown" if is_shown else "llm.unshown": outcome.accuracy}
+                values |= {"llm.shown" if is_displayed else "llm.unshown": outcome.accuracy}
                 values |= {"vote": earns(vote(answers), query.answers)} if answers else {}
                 for measure, value in values.items():
                     rates.setdefault(measure, []).append(float(value))
@@ -306,7 +307,7 @@ def images_of(gallery: Mapping[str, Any], splits: Sequence[tuple[Sequence[Exampl
     names = {
         one["image"]
         for entry in gallery["questions"]
-        for one in (entry, *(shown for row in entry["rows"].values() for shown in row["demonstrations"]))
+        for one in (entry, *(displayed for row in entry["rows"].values() for displayed in row["demonstrations"]))
     }
     files = {e.image_digest[:IMAGE_DIGITS]: folder / e.image for examples, folder in splits for e in examples}
     return {name: files[name] for name in sorted(names)}

@@ -122,20 +122,20 @@ def keep_balanced(
     if balance is None:
         return list(groups), {}
     shares = [statistics.fmean(row.vqa_correct for row in group.pointer_candidates) for group in groups]
-    kept = [group for group, share in zip(groups, shares, strict=True) if balance.low <= share <= balance.high]
+    selected = [group for group, share in zip(groups, shares, strict=True) if balance.low <= share <= balance.high]
     counts = {
-        "balance_kept": len(kept),
+        "balance_kept": len(selected),
         "balance_rejected_low": sum(share < balance.low for share in shares),
         "balance_rejected_high": sum(share > balance.high for share in shares),
     }
-    if len(kept) < LEAST:
+    if len(selected) < LEAST:
         raise RecordError(
             f"{source}: expected at least {LEAST} queries with {balance.low:g} to {balance.high:g} of their "
             "trajectories positive: some train, some validate",
             found=", ".join(f"{name.removeprefix('balance_')} {count}" for name, count in counts.items()),
             do="Widen rl_data.balance, or raise rl_data.n_queries or the number of proposals.",
         )
-    return kept, counts
+    return selected, counts
 
 
 def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:

@@ -244,9 +244,9 @@ class WaveSlots:
                 row[: node.past] = self._pool.paths[node.parent]
             if node.generates:
                 self._prompts.append(row[: node.length])
-            if node.kept:
+            if node.is_shared:
                 self._pool.paths[node] = row[: node.length].copy()
-            self._temporary.append(row[node.length if node.kept else node.past :])
+            self._temporary.append(row[node.length if node.is_shared else node.past :])
         return contexts
 
     def _step_groups(self, alive: Sequence[int], free: Array, visible: Tensor) -> Iterator[_Group]:

@@ -51,7 +51,7 @@ class TrieNode:
         layout: its tokens with images expanded.
         parent: the node before it.
         request: the request whose prompt ends here.
-        kept: whether other nodes continue it.
+        is_shared: whether other nodes continue it.
         resident: whether an earlier plan has computed it.
         size: prompt tokens.
         past: tokens before it.
@@ -63,7 +63,7 @@ class TrieNode:
     """
 
     __slots__ = (
-        *("beginning", "branches", "end", "kept", "layout", "length"),
+        *("beginning", "branches", "end", "is_shared", "layout", "length"),
         *("n_branches", "parent", "past", "request", "resident", "size", "start"),
     )
 
@@ -74,13 +74,13 @@ class TrieNode:
         *,
         parent: TrieNode | None,
         request: TokenRequest | None,
-        kept: bool,
+        is_shared: bool,
     ) -> None:
         self.beginning: Beginning = (*(parent.beginning if parent else ()), segment)
         self.layout = layout
         self.parent = parent
         self.request = request
-        self.kept = kept
+        self.is_shared = is_shared
         self.resident = False
         self.size: int = layout.ids.size
         self.past: int = parent.length if parent else 0
@@ -236,7 +236,7 @@ def _grow(
             layout_of(segment),
             parent=parent,
             request=request if last else None,
-            kept=not last or continued == len(segments),
+            is_shared=not last or continued == len(segments),
         )
         grown.append(parent)
     return grown
@@ -244,7 +244,7 @@ def _grow(
 
 def _temporary(node: TrieNode, budget: Budget) -> int:
     """Return the tokens that a node stores only while its wave runs."""
-    return (0 if node.kept else node.size) + node.n_branches + (budget.free if node.generates else 0)
+    return (0 if node.is_shared else node.size) + node.n_branches + (budget.free if node.generates else 0)
 
 
 @dataclass
@@ -262,28 +262,28 @@ class _Draft:
 
     def takes(self, nodes: Sequence[TrieNode]) -> bool:
         """Return whether the nodes of one more prompt still fit; the first prompt always does."""
-        stored = self.stored + sum(node.size for node in nodes if node.kept and not node.resident)
+        stored = self.stored + sum(node.size for node in nodes if node.is_shared and not node.resident)
         widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
         return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
 
     def add(self, nodes: Sequence[TrieNode], depth: int) -> None:
         """Add the nodes of one prompt, the first one at `depth`."""
         self.nodes += ((level, node) for level, node in enumerate(nodes, start=depth) if not node.resident)
-        self.stored += sum(node.size for node in nodes if node.kept and not node.resident)
+        self.stored += sum(node.size for node in nodes if node.is_shared and not node.resident)
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 
     def close(self, continued: Sequence[TrieNode]) -> Chunk:
         """Return the chunk; `continued` is the path that the next one begins with."""
         going_on = set(map(id, continued))
-        kept = [*self.carried, *(node for _, node in self.nodes if node.kept)]
-        return Chunk(list(self._waves()), [node for node in kept if id(node) not in going_on])
+        held = [*self.carried, *(node for _, node in self.nodes if node.is_shared)]
+        return Chunk(list(self._waves()), [node for node in held if id(node) not in going_on])
 
     def _waves(self) -> Iterator[list[TrieNode]]:
         """Yield inner nodes depth by depth, then all leaves, whatever their depth; equal shapes side by side."""
         levels: dict[int, list[TrieNode]] = {}
         leaves: list[TrieNode] = []
         for depth, node in self.nodes:
-            (levels.setdefault(depth, []) if node.kept else leaves).append(node)
+            (levels.setdefault(depth, []) if node.is_shared else leaves).append(node)
         for nodes in [*(levels[depth] for depth in sorted(levels)), leaves]:
             yield from self._cut(sorted(nodes, key=lambda node: node.shape))
 

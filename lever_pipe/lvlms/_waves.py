@@ -116,11 +116,11 @@ class Rows:
 
     def prompt_tokens(self, vocabulary: int) -> Tensor:
         """Return which tokens stand in each row's prompt, bool [B, V]."""
-        is_shown = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
-        for row, index in zip(is_shown, self.alive, strict=True):
+        is_displayed = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
+        for row, index in zip(is_displayed, self.alive, strict=True):
             for part in self.nodes[index].path():
                 row[torch.from_numpy(part.layout.ids)] = True
-        return is_shown.to(self.waves.pool.keys.device)
+        return is_displayed.to(self.waves.pool.keys.device)
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
         """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.

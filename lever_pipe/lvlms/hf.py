@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 REQUIRED = ("config.json", "tokenizer.json")
 PROMPTS_PER_BATCH = 8
-ASKED, SAID = "a question", "an answer"
+REQUESTED, REPLY = "a question", "an answer"
 """What a template is tried with."""
 FOR_IMAGES = {"smolvlm": "Idefics3Processor"}
 """Families whose own processor asks for packages that only videos need -> another one that does the same to images."""
@@ -167,9 +167,9 @@ class StockEngine:
             span = slice(shape[1], shape[1] + len(answer))
             rows["input_ids"][row, span] = torch.tensor(answer)
             rows["attention_mask"][row, span] = 1
-        kept = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
-        last = {"logits_to_keep": kept} if "logits_to_keep" in self._taken else {}
-        lines = self._model(**rows, **last).logits[:, -kept:-1].float().log_softmax(-1)
+        selected = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
+        last = {"logits_to_keep": selected} if "logits_to_keep" in self._taken else {}
+        lines = self._model(**rows, **last).logits[:, -selected:-1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
     def inputs(self, prompts: Sequence[TokenPrompt], *, reserved: int) -> dict[str, Tensor]:
@@ -279,20 +279,20 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
         CheckpointError: the folder's template starts no assistant turn with the generation prompt, or shows no
             image; an answer's tokens are not its own.
     """
-    user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ASKED}]}]
-    answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": SAID}]}]
+    user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": REQUESTED}]}]
+    answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": REPLY}]}]
     question, whole = _applied(folder, tokenizer, user_turn), _applied(folder, tokenizer, answered, is_open=False)
-    before, answer, tail = whole.removeprefix(question).partition(SAID)
+    before, answer, tail = whole.removeprefix(question).partition(REPLY)
     problems = [] if question.count(image) == 1 else [f"{question.count(image)} times {image} for one image"]
     if not whole.startswith(question) or not answer or before.strip():
         problems.append("an assistant turn that does not start with the generation prompt")
     elif not tail:
         problems.append("nothing behind an answer")
     question_ids, answered_ids, ended_ids = (
-        _ids(tokenizer, question + text) for text in ("", before + SAID, before + SAID + tail.lstrip(" "))
+        _ids(tokenizer, question + text) for text in ("", before + REPLY, before + REPLY + tail.lstrip(" "))
     )
     # A tokenizer that itself puts a blank before a text has no need of the template's.
-    begins = [text for text in (before, before[1:]) if question_ids + _ids(tokenizer, text + SAID) == answered_ids]
+    begins = [text for text in (before, before[1:]) if question_ids + _ids(tokenizer, text + REPLY) == answered_ids]
     end = next(iter(ended_ids[len(answered_ids) :]), tokenizer.eos_token_id)
     if not problems and (not begins or ended_ids[: len(answered_ids)] != answered_ids or end is None):
         problems.append(f"{question[-10:] + whole.removeprefix(question)!r}, where an answer has no tokens of its own")
@@ -304,7 +304,7 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
 
 def _begin(tokenizer: Any) -> str:
     """Return what the tokenizer itself puts before a text: the beginning of a sequence, or nothing."""
-    plain, usual = (tokenizer(SAID, add_special_tokens=added).input_ids for added in (False, True))
+    plain, usual = (tokenizer(REPLY, add_special_tokens=added).input_ids for added in (False, True))
     return str(tokenizer.bos_token) if usual != plain and usual[:1] == [tokenizer.bos_token_id] else ""
 
 

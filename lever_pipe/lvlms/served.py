@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 IMAGE, END = 0, 256
 """What stands for an image in a prompt, which JSON never holds as such, and for the end of an answer."""
-SHOWN = json.dumps({"type": "image"})
+DISPLAY_LIMIT = json.dumps({"type": "image"})
 Messages = list[dict[str, Any]]
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Served(LvlmFamily):
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
         """Return a prompt as the JSON of its messages."""
         text = json.dumps(prompt.messages(), ensure_ascii=False)
-        return (TextSegment(text.replace(SHOWN, chr(IMAGE)), prompt.images),)
+        return (TextSegment(text.replace(DISPLAY_LIMIT, chr(IMAGE)), prompt.images),)
 
     def engine(
         self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
@@ -156,17 +156,17 @@ class ServedEngine:
         """Return the result of a request, the problem of the reply, or None where the server gave no reply."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
-        asked = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
-        if asked is None:
+        prompts = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
+        if prompts is None:
             return None
-        text, problem = self._text_in(asked.reply) if request.generate else ("", None)
+        text, problem = self._text_in(prompts.reply) if request.generate else ("", None)
         if problem:
             return problem
         whole = [self._with_answer(messages, answer) for answer in request.answers]
-        if not all(0 < asked.prompt_tokens < len(log_probs) for log_probs in whole):
+        if not all(0 < prompts.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
-        words = (*text.encode(), *([END] if asked.has_ended else [])) if request.generate else ()
-        begin, tail = asked.prompt_tokens - 1, self._n_trailing - 1  # the first token has no probability
+        words = (*text.encode(), *([END] if prompts.has_ended else [])) if request.generate else ()
+        begin, tail = prompts.prompt_tokens - 1, self._n_trailing - 1  # the first token has no probability
         return Result(words, scores=tuple(log_probs[begin : len(log_probs) - tail] for log_probs in whole))
 
     def _text_in(self, reply: Reply) -> tuple[str, Problem | None]:
@@ -194,17 +194,17 @@ class ServedEngine:
         """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        return asked.log_probs if (asked := self._ask(dialogue, reserved=1, **options)) else ()
+        return prompts.log_probs if (prompts := self._ask(dialogue, reserved=1, **options)) else ()
 
     def _ask(self, messages: Messages, *, reserved: int, **beyond: Any) -> Completion | None:
         """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
         temperature = self._options.temperature
         request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": reserved}
-        asked = self._chat.answer({**request, "extra_body": beyond}, read)
-        if asked is not None:
+        prompts = self._chat.answer({**request, "extra_body": beyond}, read)
+        if prompts is not None:
             with self._lock:
-                self.counters.update(forwards=1, prompt_tokens=asked.prompt_tokens)
-        return asked
+                self.counters.update(forwards=1, prompt_tokens=prompts.prompt_tokens)
+        return prompts
 
     def _messages(self, prompt: TokenPrompt) -> Messages:
         messages = _messages_of(prompt)
@@ -216,7 +216,7 @@ class ServedEngine:
 
 def _messages_of(prompt: TokenPrompt) -> Messages:
     """Return the messages of a prompt, an image as its placeholder."""
-    messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), SHOWN))
+    messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), DISPLAY_LIMIT))
     return messages
 
 

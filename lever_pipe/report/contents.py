@@ -45,15 +45,15 @@ TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
     sweeps.tables,
     claim_evaluation.tables,
 )
-SAYS: Mapping[str, Callable[[ReportContext], Any]] = {
-    "run": setting.says,
+FACTS: Mapping[str, Callable[[ReportContext], Any]] = {
+    "run": setting.facts,
     "selector": lambda context: {"separated": answer.separated(context), "copying": copying.best_and_base(context)},
     "limits": lambda context: {
         "studies": [study.name for study in context.config.studies],
         "is_world": context.is_world,
         "scoring": data.scoring(context),
     },
-    "004": agent.says,
+    "004": agent.facts,
 }
 """What the sentences of a section need, which `sentences.html.j2` writes in `section_ID`."""
 
@@ -64,7 +64,7 @@ class Contents:
 
     summaries: tuple[Summary, ...]
     tables: Mapping[str, tuple[Table, ...]]
-    says: Mapping[str, Any]
+    facts: Mapping[str, Any]
     ledger: EvidenceLedger
 
 
@@ -84,9 +84,11 @@ def contents_of(context: ReportContext) -> Contents:
             do = f"Use one of {', '.join(sorted(names))}."
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
-    facts = {section: make(context) or {} for section, make in SAYS.items()}
-    says = {name: ledger.note(fact, f"section/{name}", "says") for name, fact in facts.items() if any(fact.values())}
-    return Contents(summaries, tables, says, ledger)
+    facts = {section: make(context) or {} for section, make in FACTS.items()}
+    sentence_facts = {
+        name: ledger.note(fact, f"section/{name}", "facts") for name, fact in facts.items() if any(fact.values())
+    }
+    return Contents(summaries, tables, sentence_facts, ledger)
 
 
 def _tables(context: ReportContext) -> Iterator[Table]:

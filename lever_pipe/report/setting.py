@@ -39,7 +39,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
     yield Table("presets-all", "data", "Every setting of every preset", framed(rows.values()))
 
 
-def says(context: ReportContext) -> dict[str, Any]:
+def facts(context: ReportContext) -> dict[str, Any]:
     """Return what ran where, on how much, and what the published preset does here."""
     has_selector = context.has("lever")
     return {

@@ -26,7 +26,7 @@ class Summary:
     Attributes:
         id: names its derived numbers in the evidence, and what writes it: `answer_ID` and `notes_ID`.
         title: the question.
-        says: what `sentences.html.j2` needs for its sentences.
+        facts: what `sentences.html.j2` needs for its sentences.
         rows: of the plot; none draws none.
         axis: what the plot's axis measures, with its unit.
         links: targets and their texts.
@@ -35,7 +35,7 @@ class Summary:
 
     id: str
     title: Message
-    says: dict[str, Any]
+    facts: dict[str, Any]
     rows: tuple[SummaryRow, ...]
     axis: Message | None
     links: tuple[tuple[str, Message], ...]
@@ -52,4 +52,4 @@ class Summary:
         for i, row in enumerate(self.rows, start=1):
             marks = ((kind, ledger.note(number, subject, f"row{i}.{j}")) for j, (kind, number) in enumerate(row.marks))
             rows.append(replace(row, marks=tuple(marks)))
-        return replace(self, rows=tuple(rows), says=ledger.note(self.says, subject, "says"))
+        return replace(self, rows=tuple(rows), facts=ledger.note(self.facts, subject, "facts"))

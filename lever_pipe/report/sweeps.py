@@ -82,7 +82,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
                 cells |= zip((_in_mode(mode, head) for head in HEADS), view.cells(mode, cell.arm), strict=True)
             runs = part(view.scores[view.modes[0], cell.arm], "runs", 0)
             rows.append({**cells, "Runs": runs, "Arm": code(cell.arm)})
-        says = {
+        facts = {
             "arm": view.sweep.arm,
             "highest": [_highest(view, mode) for mode in view.modes],
             "measured": view.measured,
@@ -91,7 +91,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
         }
         title = message("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
         location = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
-        yield Table(*location, title, framed(rows), says, "sweep")
+        yield Table(*location, title, framed(rows), facts, "sweep")
 
 
 def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Table:
         section: the section of the page it stands in, as `contents.PAGES` names it.
         title: what it shows.
         frame: a column a head, a row a line.
-        says: what its sentences need, macros `intro_ID` and `notes_ID` of `sentences.html.j2`.
+        facts: what its sentences need, macros `intro_ID` and `notes_ID` of `sentences.html.j2`.
         macro_id: stands for its id in their names.
         factor: what its rows are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
         folded: heads of the columns that a page shows below the first cell of a row.
@@ -63,7 +63,7 @@ class Table:
     section: str
     title: Cell
     frame: pd.DataFrame
-    says: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] | None = None
     macro_id: str = ""
     factor: str = ""
     folded: Collection[str] = ()
@@ -116,7 +116,10 @@ class Table:
             | {SUBJECTS: names}
             for i, (row, names) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
         ]
-        texts = {"title": ledger.note(self.title, location, "title"), "says": ledger.note(self.says, location, "says")}
+        texts = {
+            "title": ledger.note(self.title, location, "title"),
+            "facts": ledger.note(self.facts, location, "facts"),
+        }
         return replace(self, frame=framed(rows), **texts)
 
 

@@ -68,15 +68,15 @@ def served_agent(experiment: Experiment, wildcards: Wildcards) -> ServedAgent:
 
 def evaluation_of_served(experiment: Experiment, wildcards: Wildcards) -> AgentEvaluation:
     """Return how a served agent is evaluated; what only samples are drawn by moves no greedy episode."""
-    drawn = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
-    unread = ("every", "samples", "batch", "temperatures", "primary", *drawn)
+    sampled = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
+    unread = ("every", "samples", "batch", "temperatures", "primary", *sampled)
     return at_defaults(experiment.intention.evaluation, *unread)
 
 
 def temperature_of_served(experiment: Experiment, wildcards: Wildcards) -> float:
     """Return the temperature of a served agent's samples, that of the arms; greedy episodes have none."""
-    is_drawn = "sampled" in served_agent(experiment, wildcards).modes
-    return (experiment.intention.grpo if is_drawn else AgentGrpo()).temperature
+    is_sampled = "sampled" in served_agent(experiment, wildcards).modes
+    return (experiment.intention.grpo if is_sampled else AgentGrpo()).temperature
 
 
 @cache

@@ -24,7 +24,7 @@ from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.rerun.why_names import counted
 
 WIDTH, INDENT = 120, "    "
-SHOWN, LINES = 20, 3
+DISPLAY_LIMIT, LINES = 20, 3
 """Failed jobs that are shown, each with so many lines of its log."""
 TAIL_BYTES = 65_536
 SLACK_SECONDS = 60
@@ -128,9 +128,12 @@ class Failures(logging.Handler):
         jobs = [job for job in self.failed if not but or job.ended != but]
         if not jobs:
             return "" if but else "No job failed; the lines above say why the run ended.\n"
-        lines = [f"{counted(len(jobs), 'job')} failed:", *(line for job in jobs[:SHOWN] for line in _lines_of(job))]
-        if len(jobs) > SHOWN:
-            lines.append(f"... and {len(jobs) - SHOWN} more; Snakemake's log names all of them")
+        lines = [
+            f"{counted(len(jobs), 'job')} failed:",
+            *(line for job in jobs[:DISPLAY_LIMIT] for line in _lines_of(job)),
+        ]
+        if len(jobs) > DISPLAY_LIMIT:
+            lines.append(f"... and {len(jobs) - DISPLAY_LIMIT} more; Snakemake's log names all of them")
         return "\n".join([*lines, "What finished stays; the same command goes on."]) + "\n"
 
     def _on_start(self, record: logging.LogRecord) -> None:

@@ -249,7 +249,7 @@ def _send(channel: socket.socket, message: Mapping[str, Any]) -> None:
 
 _modules: list[str] = []
 _servers: dict[str, Forks] = {}
-_asked: Counter[str] = Counter()
+_requests: Counter[str] = Counter()
 
 
 def fork_calls(modules: Iterable[str]) -> None:
@@ -267,8 +267,8 @@ def server_for(environment: Mapping[str, str]) -> Forks | None:
     There is a server for each number of threads; none for the first jobs of its kind, and until it is ready.
     """
     threads = environment.get(THREADS[0], "")
-    _asked[threads] += 1
-    if not _modules or _asked[threads] < FROM_JOB or not _is_this_python(environment.get("PATH", "")):
+    _requests[threads] += 1
+    if not _modules or _requests[threads] < FROM_JOB or not _is_this_python(environment.get("PATH", "")):
         return None
     if threads not in _servers:
         _servers[threads] = Forks(_modules, environment)

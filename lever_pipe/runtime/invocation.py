@@ -83,10 +83,10 @@ class Run:
         """Let Snakemake plan by what the manifests say; in a job's own, skip what another has made."""
         decision.set_rerun_on_library_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
-            skipping.skip_if(skipping.made_by_another)
+            skipping.skip_if(skipping.completed_by_another_job)
             return
-        made = (decision.has_manifest, decision.why_again, self._skipping.foresee)
-        snakemake_adapter.plan_by_contents(*made, without_trace()(hold_folder), whole="all")
+        artefacts = (decision.has_manifest, decision.why_again, self._skipping.foresee)
+        snakemake_adapter.plan_by_contents(*artefacts, without_trace()(hold_folder), whole="all")
         snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
         decision.before_plan(Path(self.experiment.results))
 
@@ -156,10 +156,10 @@ class Run:
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         self._end()
         notes = f"\n{skipped}" if (skipped := self._skipping.summary()) else ""
-        asked_for = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
+        requested_targets = {Path(file) for job in self._workflow.dag.jobs for file in job.output}
         answers, page, report = "", results / "grid/report.html", results / "report.html"
-        locations = f"Grid:    {page}\n" if page in asked_for else ""
-        if report in asked_for:
+        locations = f"Grid:    {page}\n" if page in requested_targets else ""
+        if report in requested_targets:
             title = f"{self.experiment.report.title}\n".lstrip()
             answers = f"\n{title}{(results / 'report/answers.txt').read_text(encoding='utf-8')}"
             locations += f"Report:  {report}\nTables:  {results}/report/tables/\nFigures: {results}/figures/\n"
@@ -312,12 +312,12 @@ def end(experiment: Experiment) -> None:
     with suppress(OSError):  # results that are gone, or another user's
         ownership.sweep(Path(experiment.results))
         drop_empty_logs(Path(experiment.results))
-    kept = store_of(experiment)
-    if kept is not None:
+    store = store_of(experiment)
+    if store is not None:
         try:
-            kept.trim()
+            store.trim()
         except (LeverPipeError, OSError) as error:  # the summary of the run comes first
-            log.warning(f"{kept.folder}: not trimmed: {error}")
+            log.warning(f"{store.folder}: not trimmed: {error}")
 
 
 def drop_empty_logs(results: Path) -> None:

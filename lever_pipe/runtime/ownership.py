@@ -31,7 +31,7 @@ UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """How a file system refuses that has no such locks."""
 SUFFIX = ".owner"
 POLL_S = 1.0
-SAY_S = 60.0
+POLL_SECONDS = 60.0
 """Between two looks of a process that waits, and between two lines of its log."""
 
 
@@ -118,10 +118,10 @@ def owned(manifest: Path) -> Iterator[bool]:
 
 def _acquired(lock: Path) -> tuple[IO[str], bool]:
     """Return the lock, empty and this process's, when nobody else has it, and whether anybody had."""
-    waited, logged = False, -SAY_S
+    waited, logged = False, -POLL_SECONDS
     while (handle := _locked(lock)) is None:
         waited = True
-        if time.monotonic() - logged >= SAY_S:
+        if time.monotonic() - logged >= POLL_SECONDS:
             logged = time.monotonic()
             log.info("%s is being made by another job: %s; waiting", lock.parent, _owner_in(lock) or "unknown")
         time.sleep(POLL_S)

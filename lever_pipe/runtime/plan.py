@@ -48,7 +48,7 @@ EXTRA_OBJECTIVE_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
 """What continued RCE takes over from the preset's offline GRPO."""
-DRAWN = ("random", "random_all")
+OWN_SELECTIONS = ("random", "random_all")
 """Baselines that are drawn several times."""
 
 
@@ -62,7 +62,9 @@ def baselines(experiment: Experiment) -> list[str]:
     """Return the names of all baselines."""
     draws = range(experiment.baselines.n_random_draws)
     kinds = experiment.baselines.names if isinstance(experiment.baselines, GridBaselines) else BASELINES
-    return [full for name in kinds for full in ([f"{name}-{draw}" for draw in draws] if name in DRAWN else [name])]
+    return [
+        full for name in kinds for full in ([f"{name}-{draw}" for draw in draws] if name in OWN_SELECTIONS else [name])
+    ]
 
 
 def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
@@ -100,14 +102,14 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
         return []
-    drawn = [("on_policy", beta) for beta in runs.kl_betas]
+    on_policy = [("on_policy", beta) for beta in runs.kl_betas]
     extra_objectives = [
         (extra_objective, EXTRA_OBJECTIVE_BETAS[extra_objective]) for extra_objective in runs.extra_objectives
     ]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for kind, beta in [*drawn, *extra_objectives]
+        for kind, beta in [*on_policy, *extra_objectives]
         for epoch in runs.evaluated or _evaluated_epochs(arm, runs.epochs)
     ]
 
@@ -342,8 +344,8 @@ def plugins_of(config: Section) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name, as `lever.samplers.uniform`."""
     declared = next((identity for identity in IDENTITIES.values() if identity.config is type(config)), None)
     modules = [name.format_map(vars(config)) for name in declared.plugins] if declared else []
-    drawn = getattr(config, "on_policy", None)
-    rewards = [getattr(config, "reward", None), getattr(drawn, "reward", None), *getattr(config, "rewards", ())]
+    on_policy = getattr(config, "on_policy", None)
+    rewards = [getattr(config, "reward", None), getattr(on_policy, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
     own_modules = available("lever/rewards") if modes else ()
     module = getattr(config, "module", "")
@@ -437,7 +439,7 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
-def kept_selections(experiment: Experiment, _: Wildcards) -> list[int]:
+def selected_counts(experiment: Experiment, _: Wildcards) -> list[int]:
     """Return the numbers of best selections that the offline objective of the main preset keeps."""
     grpo = experiment.presets[experiment.arms[0].preset].grpo
     return sorted({grpo.top_k_first_epoch, grpo.top_k})
@@ -459,7 +461,7 @@ def data_name(data: Data, name: str = "world") -> str:
     return data.files.eval_questions if data.source == "files" and name == "world" else name
 
 
-def shown_studies(experiment: Experiment) -> list[ShownStudy]:
+def displayed_studies(experiment: Experiment) -> list[ShownStudy]:
     """Return the studies that stand in the report."""
     intention = experiment.intention
     data, folder = experiment.data, experiment.lvlm.model
@@ -473,7 +475,7 @@ def shown_studies(experiment: Experiment) -> list[ShownStudy]:
     return [ShownStudy.model_validate({"name": name, **facts[name]}) for name in experiment.studies if name in facts]
 
 
-def shown_agents(experiment: Experiment) -> ShownAgents | None:
+def displayed_agents(experiment: Experiment) -> ShownAgents | None:
     """Return what the report tells of study `intention`; None where it does not run."""
     if "intention" not in experiment.studies:
         return None
@@ -543,7 +545,7 @@ PLANNED: Mapping[str, Planner] = {
     "continued_rce": continued_rce,
     "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
-    "kept": kept_selections,
+    "selected": selected_counts,
     "policies_of_batch": lambda experiment, wildcards: [
         PolicyRef.of(name) for name in policies_of_batch(experiment, wildcards)
     ],
@@ -559,12 +561,12 @@ PLANNED: Mapping[str, Planner] = {
     "presets": lambda experiment, _: [arm.preset for arm in experiment.arms],
     "train_shares": lambda experiment, _: [experiment.presets[arm.preset].train_share for arm in experiment.arms],
     "batch_sizes": lambda experiment, _: [len(policies_of(experiment, batch)) for batch in batches(experiment)],
-    "studies": lambda experiment, _: shown_studies(experiment),
+    "studies": lambda experiment, _: displayed_studies(experiment),
     "emulate": lambda experiment, _: experiment.emulate if "lever" in experiment.studies else None,
     "shown_presets": lambda experiment, _: {
         arm.preset: experiment.presets[arm.preset] for arm in experiment.written_arms
     },
-    "shown_agents": lambda experiment, _: shown_agents(experiment),
+    "shown_agents": lambda experiment, _: displayed_agents(experiment),
     "emulated_policies": lambda experiment, _: experiment.emulate.policies() if experiment.emulate else [],
     "head_seed": lambda experiment, wildcards: (
         experiment.emulate.head_seed if experiment.emulate and wildcards["arm"] == HEAD else None

@@ -18,7 +18,7 @@ from lever_pipe.runtime.failures import is_of_attempt, tail_of
 
 SECONDS = 30.0
 """Seconds without a line on the terminal before a line of progress, and least age of a job that it names."""
-SHOWN = 3
+DISPLAY_LIMIT = 3
 PROGRESS = re.compile(r"([^\r\n]*): (\d+) of (\d+) in [\d:]+, ([\d:]+|\?) to go")
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -91,9 +91,9 @@ class RunningJobs(logging.Handler):
         texts = [text for job in jobs if (text := job.progress(now))]
         if not texts:
             return ""
-        more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+        more = f" and {len(texts) - DISPLAY_LIMIT} more" if len(texts) > DISPLAY_LIMIT else ""
         clock = time.strftime("%H:%M:%S", time.localtime(now))
-        return f"{clock}  {self._done} of {self._n_jobs} done, running: {'; '.join(texts[:SHOWN])}{more}"
+        return f"{clock}  {self._done} of {self._n_jobs} done, running: {'; '.join(texts[:DISPLAY_LIMIT])}{more}"
 
     def _report(self) -> None:
         while not self._end.wait(1.0):

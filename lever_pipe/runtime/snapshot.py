@@ -29,7 +29,7 @@ CODES = FOLDER / "codes.json"
 PLUGIN_PARENTS = ("intention", "lever", "lvlms")
 """Folders that hold plugins; what else lies beside them, an environment for instance, is none."""
 JOBS = ".jobs"
-KEPT_SECONDS = 90 * 24 * 3600
+SNAPSHOT_LIFETIME_S = 90 * 24 * 3600
 HANDLERS = "Start the run without --no-hooks; a Snakefile with this workflow as a module must call RUN.begin."
 PLAN_AGAIN = "Let the running invocation end, then start it again: it plans what the change affects."
 
@@ -62,7 +62,7 @@ def save(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FO
     for part in (path.with_suffix(JOBS), path):
         part.touch()  # its time is that of the plan
     for old in folder.glob("snapshot-*"):
-        if time.time() - old.stat().st_mtime > KEPT_SECONDS:  # no job in any queue waits for it any more
+        if time.time() - old.stat().st_mtime > SNAPSHOT_LIFETIME_S:  # no job in any queue waits for it any more
             old.unlink(missing_ok=True)
     os.environ[VARIABLE] = str(path)
     return path

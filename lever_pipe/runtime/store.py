@@ -124,13 +124,13 @@ class Store:
                 out.
         """
         entry = self._entry(key, manifest.versions)
-        made = {name: Path(manifest.paths[name]) for name in manifest.outputs}
+        artefacts = {name: Path(manifest.paths[name]) for name in manifest.outputs}
         try:
-            if self._holds(entry, manifest) or sum(map(bytes_of, made.values())) > self.max_bytes:
+            if self._holds(entry, manifest) or sum(map(bytes_of, artefacts.values())) > self.max_bytes:
                 return False
             with atomic.folder_in(self._staging) as folder:
                 work = _work_in(folder, manifest)
-                for name, path in made.items():
+                for name, path in artefacts.items():
                     _share(path, work.outputs[name])
                 work.require_sound(work.outputs)
                 body = manifest.model_dump_json().encode()
@@ -195,17 +195,17 @@ class Store:
         Raises:
             OSError: something may not be removed here.
         """
-        kept, dropped = list[tuple[float, Path, int]](), list[Path]()
+        selected, dropped = list[tuple[float, Path, int]](), list[Path]()
         for entry in self._entries():
             try:
                 self._read(entry)
-                kept.append((entry.stat().st_mtime, entry, bytes_of(entry)))
+                selected.append((entry.stat().st_mtime, entry, bytes_of(entry)))
             except StoreError:
                 dropped.append(entry)
             except FileNotFoundError:  # removed meanwhile
                 continue
-        left = sum(size for _, _, size in kept)
-        for _, entry, size in sorted(kept):
+        left = sum(size for _, _, size in selected)
+        for _, entry, size in sorted(selected):
             if left <= self.max_bytes:
                 break
             dropped.append(entry)
@@ -266,9 +266,9 @@ class Store:
             work = _work_in(entry, Manifest.model_validate_json(body, strict=True))
         except (ValidationError, KeyError):
             raise _damaged(path, "a manifest of another version") from None
-        for kept in work.outputs.values():
-            if not kept.exists():
-                raise _damaged(kept, "none")
+        for selected in work.outputs.values():
+            if not selected.exists():
+                raise _damaged(selected, "none")
         return work
 
     def _drop(self, entry: Path) -> None:

@@ -69,20 +69,22 @@ def build_report(
     written: dict[str, str] = {}
     subtitle = _subtitle(config, context)
     for reader in translators.values():
-        drawn = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
+        plotted = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "subtitle": subtitle, "first": config.language}
-        written |= pages.html_pages(contents, drawn, reader, **words, frame=frame)
+        written |= pages.html_pages(contents, plotted, reader, **words, frame=frame)
     main = written.pop(page.name)
     texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
-    shown = [table for tables in contents.tables.values() for table in tables]
+    displayed = [table for tables in contents.tables.values() for table in tables]
     texts |= {
-        f"tables/{table.id}.{end}": write(table, translator) for table in shown for end, write in TABLE_FORMS.items()
+        f"tables/{table.id}.{end}": write(table, translator)
+        for table in displayed
+        for end, write in TABLE_FORMS.items()
     }
     texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     sentences: Any = pages.environment(frame, translator).get_template("sentences").module
     texts["index.json"] = json.dumps(index_of(contents, _sections(figures), translator, sentences), ensure_ascii=False)
     answers = (
-        (summary.title, getattr(sentences, f"answer_{summary.id}")(summary.says).striptags())
+        (summary.title, getattr(sentences, f"answer_{summary.id}")(summary.facts).striptags())
         for summary in contents.summaries
     )
     doubted = sentences.doubts(subtitle).striptags()
@@ -145,8 +147,8 @@ def index_of(contents: Contents, figures: Mapping[str, str], translator: Transla
         for section, group in contents.tables.items()
         for table in group
     }
-    drawn = {name: dict(zip(("title", "caption"), sentences.captions[name], strict=True)) for name in figures}
-    return {"tables": tables, "figures": drawn}
+    plotted = {name: dict(zip(("title", "caption"), sentences.captions[name], strict=True)) for name in figures}
+    return {"tables": tables, "figures": plotted}
 
 
 def _references(cell: Cell) -> list[str]:

@@ -73,9 +73,9 @@ def collect_results(
     write_csv(rl_data, ("metric", "value"), _summary_lines(rl_summary))
     write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))
     of_rewards = storage.read_rows(ties, RewardTies)
-    kept = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
-    tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in kept))
-    write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, kept))
+    selected = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
+    tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in selected))
+    write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, selected))
 
 
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
@@ -146,13 +146,13 @@ def _summary_lines(path: Path) -> list[Line]:
     return sorted(values.items())
 
 
-def _tie_lines(rows: Iterable[RewardTies], kept: Sequence[str]) -> list[Line]:
+def _tie_lines(rows: Iterable[RewardTies], selected: Sequence[str]) -> list[Line]:
     """Return a line for each reward, with a column for each number of best selections kept."""
     rewards = {json.dumps([row.mode, row.weights], sort_keys=True): row for row in rows}  # presets may share one
     return [
         (
             *(row.mode, *map(row.weights.get, WEIGHTS), row.queries, row.differ, row.differ_clearly),
-            *(row.best_differ[k] for k in kept),
+            *(row.best_differ[k] for k in selected),
         )
         for row in rewards.values()
     ]
@@ -211,29 +211,29 @@ def _manifest(path: Path) -> Manifest:
 
 def _of_location(scores: Artefact, location: int) -> Artefact:
     """Return the scores of a batch as those of one of its policies alone."""
-    made = scores.made
-    if made is not None:
+    origin = scores.origin
+    if origin is not None:
         name = f"selections[{location}]"
-        made = made.model_copy(
-            update={"inputs": {name: made.inputs[name]} if name in made.inputs else {}, "outputs": {}}
+        origin = origin.model_copy(
+            update={"inputs": {name: origin.inputs[name]} if name in origin.inputs else {}, "outputs": {}}
         )
-    return scores._replace(manifest=scores.manifest / str(location), made=made)
+    return scores._replace(manifest=scores.manifest / str(location), origin=origin)
 
 
 def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
     """Return by manifest, a field each, the files behind it that had another content when read than their rule gave."""
-    sound = [(manifest, manifest.made) for manifest in manifests if manifest.made is not None]
+    sound = [(manifest, manifest.origin) for manifest in manifests if manifest.origin is not None]
     makers = {
         manifest.paths.get(name): (manifest, digest)
-        for manifest, made in sound
-        for name, digest in made.outputs.items()
+        for manifest, origin in sound
+        for name, digest in origin.outputs.items()
     }
     files: dict[Path, set[str]] = {}
 
     def source_files(manifest: Artefact) -> set[str]:
         if manifest.manifest not in files:
             files[manifest.manifest] = own_files = set[str]()
-            for name, digest in manifest.made.inputs.items() if manifest.made else ():
+            for name, digest in manifest.origin.inputs.items() if manifest.origin else ():
                 path = manifest.paths.get(name)
                 if path is not None and path in makers:
                     maker, given = makers[path]

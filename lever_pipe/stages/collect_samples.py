@@ -67,9 +67,9 @@ def collect_samples(
     storage.write_rows(samples, samples_of(answered, queries, train, config.shots))
     policies, counted = {str(policy.name): policy for policy in answered}, queries[: max(config.samples)]
     roles = roles_of([policy.name for policy in answered], config.main_preset, reference_of)
-    shown = gallery_of(roles, policies, counted, train, config.shots)
-    files = images_of(shown, [(train, train_images), (queries, eval_images)])
-    storage.write_json(gallery, shown | {"pictures": thumbnails(files)})
+    displayed = gallery_of(roles, policies, counted, train, config.shots)
+    files = images_of(displayed, [(train, train_images), (queries, eval_images)])
+    storage.write_json(gallery, displayed | {"pictures": thumbnails(files)})
     agreements = _agreements(queries, train, config.world)
     write_csv(shares, SelectionRow._fields, shares_by_rank(policies, counted, config.shots, agreements))
     write_csv(copying, CopyingRow._fields, copying_of(policies, counted, train, config.shots, rule))
@@ -84,7 +84,7 @@ def _agreements(
     types = _equal([e.question_type for e in queries], [e.question_type for e in train])
     if world is None:
         return {"type": types}
-    queried, offered = _drawn(world, "val", queries), _drawn(world, "train", train)
+    queried, offered = _sample(world, "val", queries), _sample(world, "train", train)
     keys = [
         _equal([scene.value(attribute) for scene, _ in queried], [scene.value(attribute) for scene, _ in offered])
         & np.array([question.relation.key == attribute for _, question in queried])[:, None]
@@ -98,7 +98,7 @@ def _agreements(
     }
 
 
-def _drawn(world: WorldData, split: Split, examples: Sequence[Example]) -> list[tuple[Scene, AnnotatedQuestion]]:
+def _sample(world: WorldData, split: Split, examples: Sequence[Example]) -> list[tuple[Scene, AnnotatedQuestion]]:
     scenes = {qid: (picture.scene, q) for picture in draw_split(world, split) for qid, q in picture.questions.items()}
     return [scenes[example.question_id] for example in examples]
 

@@ -24,7 +24,7 @@ CONTROLS = ("blank", "moved", "reversed")
 BLANK_SIZE, GREY = (56, 56), (128, 128, 128)
 
 
-def controlled(control: str, shown: Sequence[Example], blank: str) -> list[Example]:
+def controlled(control: str, demonstrations: Sequence[Example], blank: str) -> list[Example]:
     """Return demonstrations as a control shows them; `blank` is the digest of an image that shows nothing.
 
     * `blank`: all with that image, so that questions and answers alone can help.
@@ -34,12 +34,14 @@ def controlled(control: str, shown: Sequence[Example], blank: str) -> list[Examp
     """
     match control:
         case "blank":
-            return [example.model_copy(update={"image_digest": blank}) for example in shown]
+            return [example.model_copy(update={"image_digest": blank}) for example in demonstrations]
         case "moved":
-            donors = [*shown[1:], *shown[:1]]
-            return [e.model_copy(update={"answer": donor.answer}) for e, donor in zip(shown, donors, strict=True)]
+            donors = [*demonstrations[1:], *demonstrations[:1]]
+            return [
+                e.model_copy(update={"answer": donor.answer}) for e, donor in zip(demonstrations, donors, strict=True)
+            ]
         case _:
-            return [*reversed(shown)]
+            return [*reversed(demonstrations)]
 
 
 def answer_controls(
@@ -82,10 +84,10 @@ def answer_controls(
 
     def rows() -> Iterator[CopyingRow]:
         for policy, control in prompts:
-            said = [cut_answer(next(replies).text) for _ in evaluated]
+            text = [cut_answer(next(replies).text) for _ in evaluated]
             earned = [
                 vqa_accuracy(answer, query.answers, normalise_references=config.normalise_references)
-                for answer, query in zip(said, evaluated, strict=True)
+                for answer, query in zip(text, evaluated, strict=True)
             ]
             yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
 

@@ -34,7 +34,7 @@ from lever_pipe.lever.selector.decoding import choose, greedy
 from lever_pipe.lever.selector.embeddings import FrozenSelector, read_table
 from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.lever.training.epoch import read_training_inputs
-from lever_pipe.lever.training.grpo import kept_in_epoch
+from lever_pipe.lever.training.grpo import selected_in_epoch
 from lever_pipe.metrics.cells import Demonstrations, build_cells, score_questions
 from lever_pipe.report.long_format import write_csv
 
@@ -126,7 +126,7 @@ def emulate_untouched(
                     module,
                     frozen,
                     data.table,
-                    kept_in_epoch(data.train, config.grpo, epoch),
+                    selected_in_epoch(data.train, config.grpo, epoch),
                     has_dropout=arm == DROPOUT,
                     clip_epsilon=config.grpo.clip_epsilon,
                     generator=torch_generator(config.seed, "grpo", epoch),

@@ -14,7 +14,7 @@ from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
-from lever_pipe.report.figures.drawn import FIGURES, draw_all
+from lever_pipe.report.figures.registry import FIGURES, draw_all
 
 
 def collect_evidence(

@@ -9,7 +9,7 @@ from lever_pipe.base.atomic import folder_in, place
 from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Translator
-from lever_pipe.report.grid import page as told
+from lever_pipe.report.grid import page as page_contents
 from lever_pipe.report.grid.cells import CellRow
 from lever_pipe.report.grid.cells import compare_cells as compare
 from lever_pipe.report.grid.map import draw_map
@@ -52,9 +52,9 @@ def build_grid(
     """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
     samples = max(config.samples)
     board, compared = (pd.read_csv(path).replace({"data": config.data}) for path in (leaderboard, comparisons))
-    primary = told.primary(board, samples)
+    primary = page_contents.primary(board, samples)
     with folder_in(map_svg.parent) as folder:
-        draw_map(told.marks(compared), folder, "map")
+        draw_map(page_contents.marks(compared), folder, "map")
         svg = (folder / "map.svg").read_text(encoding="utf-8")
         for name, path in (("map.svg", map_svg), ("map.png", map_png)):
             place(folder / name, path)
@@ -63,17 +63,17 @@ def build_grid(
         title=config.title or "The grid: selectors, samplers, data sets",
         is_main=True,
         other=None,
-        owns=told.from_baselines(compared),
-        chance=told.from_chance(compared),
-        doubts=told.doubts(board),
+        owns=page_contents.from_baselines(compared),
+        chance=page_contents.from_chance(compared),
+        doubts=page_contents.doubts(board),
         axes=", ".join(f"{n} {nouns[n > 1]}" for name, nouns in AXES.items() for n in [primary[name].nunique()]),
         models=config.models,
         shots=config.shots,
         samples=samples,
         map=drawings.inline(svg, source=str(map_svg), name="map", title="Every cell of the grid"),
-        verdicts=list(told.verdicts(compared)),
-        budgets=told.best_by_budget(primary),
-        cells=told.every_cell(board, samples, config.shots),
-        missing=told.left_out(config.missing),
+        verdicts=list(page_contents.verdicts(compared)),
+        budgets=page_contents.best_by_budget(primary),
+        cells=page_contents.every_cell(board, samples, config.shots),
+        missing=page_contents.left_out(config.missing),
     )
     storage.write_text(page, text)

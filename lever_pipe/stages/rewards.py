@@ -40,9 +40,9 @@ def measure_rewards(
         rewarded = pad_groups(groups, reward_function(reward))
         bin_rows += bins(reward, "reward", ALL, rewarded.rewards, rewarded.valid)
         moved: dict[str, float] = {}
-        for name, k in {**{str(k): k for k in config.kept}, ALL: rewarded.valid.shape[1]}.items():
-            kept, advantages = keep_best(rewarded, k, **limits)
-            bin_rows += bins(reward, "advantage", name, advantages, kept.valid)
+        for name, k in {**{str(k): k for k in config.selected}, ALL: rewarded.valid.shape[1]}.items():
+            selected, advantages = keep_best(rewarded, k, **limits)
+            bin_rows += bins(reward, "advantage", name, advantages, selected.valid)
             moved[name] = float((advantages != 0).any(dim=1).double().mean())
         row = RewardTies(
             mode=reward.mode,
@@ -50,7 +50,7 @@ def measure_rewards(
             queries=len(rewarded),
             differ=float(group_has_spread(rewarded.rewards, rewarded.valid).double().mean()),
             differ_clearly=float((reward_ranges(rewarded.rewards, rewarded.valid) > CLEARLY).double().mean()),
-            best_differ={str(k): moved[str(k)] for k in config.kept},
+            best_differ={str(k): moved[str(k)] for k in config.selected},
         )
         rows.append(row)
     storage.write_rows(ties, rows)

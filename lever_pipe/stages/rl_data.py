@@ -141,15 +141,15 @@ def import_rl_data(
             do="Name another file as rl_data.import_from, or leave it empty to generate RL data.",
         )
     require_train_examples(groups, train, source=str(original))
-    kept, counts = keep_balanced(groups, config.balance, source=str(original))
-    storage.write_rows(rl_data, kept)
-    storage.write_json(summary, imported | counts | summarise(kept))
-    rows = (row for group in kept for row in group.pointer_candidates)
+    selected, counts = keep_balanced(groups, config.balance, source=str(original))
+    storage.write_rows(rl_data, selected)
+    storage.write_json(summary, imported | counts | summarise(selected))
+    rows = (row for group in selected for row in group.pointer_candidates)
     storage.write_rows(proposals, (Proposal(**row.model_dump(include=set(Proposal.model_fields))) for row in rows))
-    ordered = sorted(kept, key=lambda group: group.query.query_id)
+    ordered = sorted(selected, key=lambda group: group.query.query_id)
     pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]
     storage.write_rows(train_pools, pools)
-    return len(kept)
+    return len(selected)
 
 
 def search_beams(
@@ -188,5 +188,5 @@ def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:
             found=str(settings.anchors),
             do="Lower beams.anchors, or raise rl_data.n_queries.",
         )
-    drawn = generator(settings.seed, "beam anchors").permutation(len(pools))[: settings.anchors]
-    return [pools[location] for location in sorted(drawn.tolist())]
+    sampled = generator(settings.seed, "beam anchors").permutation(len(pools))[: settings.anchors]
+    return [pools[location] for location in sorted(sampled.tolist())]

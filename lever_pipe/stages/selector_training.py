@@ -32,7 +32,7 @@ from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_into, save_selector
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
-from lever_pipe.lever.training.grpo import grpo_epoch, kept_in_epoch
+from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import trained_share
 from lever_pipe.lever.training.on_policy import (
     SampledSelections,
@@ -193,7 +193,7 @@ def train_grpo_epoch(
         epoch.updates,
         epoch.anchor(reference),
         epoch.data.table,
-        kept_in_epoch(train, config.grpo, config.epoch),
+        selected_in_epoch(train, config.grpo, config.epoch),
         kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
         settings=config.grpo,
         generator=torch_generator(config.seed, "grpo", config.epoch),
@@ -252,18 +252,18 @@ def train_on_policy_epoch(
         clips=config.objective == "on_policy",
         generator=torch_generator(config.seed, "on policy", config.epoch),
     )
-    spent, drawn = list[StepMetrics](), list[SampledSelections]()
+    steps_done, sampled = list[StepMetrics](), list[SampledSelections]()
     n_queries = settings.queries_of(len(epoch.data.train))
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for batch in steps_taken:
-            spent.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
-            drawn.append(replace(batch.drawn, scores=batch.drawn.scores.detach()))
+            steps_done.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
+            sampled.append(replace(batch.sampled, scores=batch.sampled.scores.detach()))
             progress.update()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
-    more |= {"lvlm_prompts": float(spent[-1].prompts)}
+    more |= {"lvlm_prompts": float(steps_done[-1].prompts)}
     row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
-    storage.write_rows(steps, spent)
-    save_draws(draws, drawn)
+    storage.write_rows(steps, steps_done)
+    save_draws(draws, sampled)
     storage.write_json(counters, model.counters)
     return row
 

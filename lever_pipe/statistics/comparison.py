@@ -71,7 +71,7 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
         return _enumerated_p(sizes, observed)
     steps = _lattice(sizes)
     if steps is None:
-        return _drawn_p(sizes, observed, generator, n_draws)
+        return _permutation_p(sizes, observed, generator, n_draws)
     unit = float(sizes[0] / steps[0])
     return _counted_p(steps, round(observed / unit))
 
@@ -111,8 +111,8 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
     Source: Student 1908
     Source: Clopper 1934 (exact bound)
     """
-    shown_C, missed_C = (reach(estimates, chance) for chance in (1 - level / 2, power))
-    ratio_C = np.divide(missed_C, shown_C, out=np.zeros_like(shown_C), where=shown_C > 0)
+    displayed_C, missed_C = (reach(estimates, chance) for chance in (1 - level / 2, power))
+    ratio_C = np.divide(missed_C, displayed_C, out=np.zeros_like(displayed_C), where=displayed_C > 0)
     least_C = (bounds.high - bounds.low) / 2 * (1 + ratio_C)
     n, needed = estimates.n_questions, math.ceil(1 - math.log2(level))
     share = float(scipy.stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0
@@ -148,7 +148,7 @@ def _counted_p(steps: NDArray[np.int64], observed: int) -> float:
     return min(1.0, max(p, 2.0 ** (1 - steps.size)))  # rounding of the transform is about 1e-16
 
 
-def _drawn_p(sizes: Array, observed: float, generator: np.random.Generator, n_draws: int) -> float:
+def _permutation_p(sizes: Array, observed: float, generator: np.random.Generator, n_draws: int) -> float:
     extreme, done, rows = 0, 0, max(1, 4_000_000 // sizes.size)
     while done < n_draws:
         n = min(rows, n_draws - done)

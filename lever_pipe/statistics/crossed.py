@@ -299,8 +299,8 @@ def resampled_means(questions_NC: Array, generator: np.random.Generator, n_resam
     means = []
     for start in range(0, n_resamples, rows):
         r = min(rows, n_resamples - start)
-        drawn_RN = generator.integers(n, size=(r, n)) + n * np.arange(r)[:, None]
-        weights_RN = np.bincount(drawn_RN.ravel(), minlength=r * n).reshape(r, n)
+        sampled_RN = generator.integers(n, size=(r, n)) + n * np.arange(r)[:, None]
+        weights_RN = np.bincount(sampled_RN.ravel(), minlength=r * n).reshape(r, n)
         means.append(weights_RN.astype(np.float64) @ questions_NC / n)
     return np.concatenate(means)
 
@@ -334,8 +334,8 @@ def _combined(sides: Sequence[Array]) -> Estimates:
         spread_C = spread_C + variance_C**2 / (s - 1)
     df_C = np.divide(runs_C**2, spread_C, out=np.ones_like(runs_C), where=spread_C > 0)
     questions_C = np.maximum(of_questions_C, rest_C)
-    drawn_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C
-    variances_JC = questions_C + np.maximum(runs_C / drawn_JC - rest_C, 0.0)
+    sampled_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C
+    variances_JC = questions_C + np.maximum(runs_C / sampled_JC - rest_C, 0.0)
     share_JC = np.divide(questions_C, variances_JC, out=np.ones_like(variances_JC), where=variances_JC > 0)
     return Estimates(
         value=by_question_NC.mean(axis=0),

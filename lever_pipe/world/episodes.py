@@ -100,7 +100,7 @@ class _Episode:
     colors: list[int]
     facts: dict[int, np.ndarray]  # relation -> answer by key
     flipped_share: float
-    facts_shown: dict[Fact, int] = field(default_factory=dict)
+    displayed_facts: dict[Fact, int] = field(default_factory=dict)
     history: list[Fact] = field(default_factory=list)
     planned: list[Fact] = field(default_factory=list)
 
@@ -153,11 +153,11 @@ def _draw_knowledge(episode: _Episode, scene: list[int], repeat_share: float, rn
 def _reveal(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
     """Mark what is known about a knowledge turn so far, then remember it and perhaps flip it."""
     fact = (turn.relation, turn.key)
-    turn.is_exact = fact in episode.facts_shown
+    turn.is_exact = fact in episode.displayed_facts
     turn.is_contested = turn.is_exact and any(
-        relation == turn.relation and answer != turn.answer for (relation, _), answer in episode.facts_shown.items()
+        relation == turn.relation and answer != turn.answer for (relation, _), answer in episode.displayed_facts.items()
     )
-    episode.facts_shown[fact] = turn.answer
+    episode.displayed_facts[fact] = turn.answer
     episode.history.append(fact)
     if rng.random() < episode.flipped_share:
         turn.is_flipped, turn.answer = True, int(rng.integers(N_ANSWERS))

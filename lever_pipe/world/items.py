@@ -115,8 +115,8 @@ def draw_knowledge(options: WorldData) -> Knowledge:
     facts, confusions = {}, {}
     for relation in RELATIONS:
         rng = generator(options.mapping_seed, "knowledge", relation.name)
-        drawn = _draw_facts(relation, options.n_active_answers, rng)
-        facts[relation.name] = drawn | _draw_guessed(relation, options)
+        sampled = _draw_facts(relation, options.n_active_answers, rng)
+        facts[relation.name] = sampled | _draw_guessed(relation, options)
         confusions[relation.name] = _draw_confusions(relation, rng)
     return Knowledge(facts, confusions)
 

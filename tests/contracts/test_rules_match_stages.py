@@ -26,14 +26,14 @@ def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
-    rule, said = rules()[stage], declared(stage_function(stage))
-    by_role = {role: {name for name, of in said.items() if of.role is role} for role in Role}
+    rule, text = rules()[stage], declared(stage_function(stage))
+    by_role = {role: {name for name, of in text.items() if of.role is role} for role in Role}
     assert set(rule.input.keys()) == by_role[Role.INPUT]
     assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"manifest"}
     # The name of a file in the manifest and in the store says whether it is a member of a list.
     named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "manifest")]
     plugins = {name: not isinstance(path, str) for name, path in named if not callable(path)}
-    assert plugins == {name: said[name].several for name in plugins}
+    assert plugins == {name: text[name].several for name in plugins}
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -64,17 +64,17 @@ def test_the_published_samplers_are_plugins() -> None:
 def test_draws_k_distinct_eligible_ids(name: str) -> None:
     for seed in range(20):
         eligible = range(seed % 3, N, 2)  # 29 or 30 of them, with gaps
-        drawn = plugin(name).sample(view(eligible), SIZE, generator(seed))
-        assert np.issubdtype(drawn.dtype, np.integer)
-        assert drawn.shape == (SIZE,)
-        assert len(set(drawn.tolist())) == SIZE
-        assert set(drawn.tolist()) <= set(eligible)
+        sampled = plugin(name).sample(view(eligible), SIZE, generator(seed))
+        assert np.issubdtype(sampled.dtype, np.integer)
+        assert sampled.shape == (SIZE,)
+        assert len(set(sampled.tolist())) == SIZE
+        assert set(sampled.tolist()) <= set(eligible)
 
 
 @every_plugin
 def test_takes_all_when_just_enough_is_eligible(name: str) -> None:
-    drawn = plugin(name).sample(view(range(SIZE)), SIZE, generator(0))
-    assert sorted(drawn.tolist()) == list(range(SIZE))
+    sampled = plugin(name).sample(view(range(SIZE)), SIZE, generator(0))
+    assert sorted(sampled.tolist()) == list(range(SIZE))
 
 
 @every_plugin
@@ -93,18 +93,18 @@ def test_leaves_its_view_unchanged(name: str) -> None:
 
 @every_plugin
 def test_pool_excludes_the_query_and_its_image(name: str) -> None:
-    for query, drawn in pools(name).items():
-        assert len(set(drawn)) == SIZE
-        assert query not in drawn
-        assert not any(candidate // 3 == query // 3 for candidate in drawn)
+    for query, sampled in pools(name).items():
+        assert len(set(sampled)) == SIZE
+        assert query not in sampled
+        assert not any(candidate // 3 == query // 3 for candidate in sampled)
 
 
 @every_plugin
 def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
-    drawn = pools(name, exclude=False)
-    assert all(query not in candidates for query, candidates in drawn.items())
+    sampled = pools(name, exclude=False)
+    assert all(query not in candidates for query, candidates in sampled.items())
     # The two others of each image are then as eligible as anything else.
-    assert any(c // 3 == query // 3 for query, candidates in drawn.items() for c in candidates)
+    assert any(c // 3 == query // 3 for query, candidates in sampled.items() for c in candidates)
 
 
 @every_plugin
@@ -138,8 +138,8 @@ def test_uniform_pools_cover_all_candidates_evenly() -> None:
 
 
 def test_uniform_changes_with_the_query() -> None:
-    drawn = pools("uniform", range(0, N, 3))
-    assert len({tuple(candidates) for candidates in drawn.values()}) == len(drawn)
+    sampled = pools("uniform", range(0, N, 3))
+    assert len({tuple(candidates) for candidates in sampled.values()}) == len(sampled)
 
 
 @pytest.mark.parametrize(("name", "vectors"), [("image_similarity", IMAGES), ("text_similarity", QUESTIONS)])
@@ -159,10 +159,10 @@ def test_mixture_has_the_published_shares() -> None:
 
 def test_mixture_holds_the_nearest_of_both_kinds() -> None:
     for query in (0, 31, 59):
-        drawn = pools("mixture", [query])[query]
+        sampled = pools("mixture", [query])[query]
         # A quarter of 16 comes from each kind, after the uniform half: the nearest 4 are always in.
         for name in ("image_similarity", "text_similarity"):
-            assert set(pools(name, [query])[query][:4]) <= set(drawn)
+            assert set(pools(name, [query])[query][:4]) <= set(sampled)
 
 
 def test_mixture_begins_with_the_uniform_part() -> None:

@@ -28,7 +28,9 @@ def commands() -> dict[str, str]:
 
 
 def test_every_value_in_a_command_is_quoted() -> None:
-    fields = {(name, *part[1:3]) for name, told in commands().items() for part in Formatter().parse(told) if part[1]}
+    fields = {
+        (name, *part[1:3]) for name, messages in commands().items() for part in Formatter().parse(messages) if part[1]
+    }
     assert {name for name, _, _ in fields} == commands().keys()
     assert {(name, field) for name, field, spec in fields if spec != "q" and field not in UNQUOTED} == set()
 

@@ -105,12 +105,12 @@ def seconds_by_rule(project: Project) -> dict[str, float]:
 
 
 def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
-    with (project.folder / "said.txt").open("ab") as said:
+    with (project.folder / "said.txt").open("ab") as text:
         return subprocess.Popen(
             project.command("--cores", "2", "--retries", "30", *words),
             cwd=project.folder,
             env=project.environment,
-            stdout=said,
+            stdout=text,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores Ctrl-C
@@ -138,7 +138,7 @@ def left_in(folder: Path) -> list[str]:
         time.sleep(0.2)
 
 
-def shown_files(folder: Path) -> Iterator[Path]:
+def displayed_files(folder: Path) -> Iterator[Path]:
     """Yield the files under a folder that are not hidden, in folders that may vanish meanwhile."""
     for location, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -153,7 +153,7 @@ def require_whole(folder: Path) -> int:
     from safetensors import safe_open
 
     checked = 0
-    for path in shown_files(folder):
+    for path in displayed_files(folder):
         if "ledger" in path.parts:
             continue
         if path.suffix == ".json":
@@ -202,13 +202,13 @@ def test_no_kill_loses_or_spoils_anything(
         kill_run(run, alone=whole_runs % 2 == 1)
         assert require_whole(project.folder / RESULTS) > 0
         whole_runs += 1
-    said = (project.folder / "said.txt").read_text()
-    assert run.returncode == 0, said[-6000:]
+    text = (project.folder / "said.txt").read_text()
+    assert run.returncode == 0, text[-6000:]
     assert project.planned() == {}
     assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
-    told = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
-    sys.stderr.write(f"\n{told}\n")
-    assert sum(kills.values()) >= least, told
+    messages = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
+    sys.stderr.write(f"\n{messages}\n")
+    assert sum(kills.values()) >= least, messages
     assert forked or set(kills) == set(seconds), "every stage"
     assert no_half(project)
 
@@ -235,12 +235,12 @@ def test_ctrl_c_ends_a_run_cleanly(times: int, tmp_path: Path, tmp_path_factory:
                 os.killpg(run.pid, signal.SIGINT)  # as a terminal does
             time.sleep(draw.uniform(0, 1))
         interrupted += run.wait(LONGEST_END_S) == -signal.SIGINT
-        said = (project.folder / "said.txt").read_text()
+        text = (project.folder / "said.txt").read_text()
         # A job that still imports ends as Python does.
-        assert "snakemake/cli.py" not in said, said[-6000:]
-        assert "_leave(main())" not in said, said[-6000:]
+        assert "snakemake/cli.py" not in text, text[-6000:]
+        assert "_leave(main())" not in text, text[-6000:]
         assert left_in(project.folder) == []
-        assert not list((project.folder / ".snakemake").glob("locks/*")), said[-3000:]
+        assert not list((project.folder / ".snakemake").glob("locks/*")), text[-3000:]
     run = start(project)
     assert run.wait(LONGEST_S) == 0, (project.folder / "said.txt").read_text()[-6000:]
     assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []

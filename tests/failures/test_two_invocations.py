@@ -54,8 +54,8 @@ def test_the_second_in_one_folder_is_refused_and_harms_nothing(
     assert second.returncode != 0
     assert "no other run is at work" in second.stdout
     assert planned.keys() >= {"train_rce_epoch"}
-    said = first.communicate()[0]
-    assert first.returncode == 0, said[-3000:]
+    text = first.communicate()[0]
+    assert first.returncode == 0, text[-3000:]
     finished = finished_once(tmp_path_factory, store=False)
     assert (begun.folder / TARGET).read_bytes() == (finished.folder / TARGET).read_bytes()
 
@@ -66,8 +66,8 @@ def test_two_folders_with_one_store_end_with_the_same_bytes(begun: Project, tmp_
     store = ("--config", f"store={{folder: {tmp_path}/store}}")
     runs = [start(project, *store, "--", TARGET) for project in (begun, other)]
     for run in runs:
-        said = run.communicate()[0]
-        assert run.returncode == 0, said[-3000:]
+        text = run.communicate()[0]
+        assert run.returncode == 0, text[-3000:]
     for name in (TARGET, ANSWERS):
         assert (begun.folder / name).read_bytes() == (other.folder / name).read_bytes()
     begun.tool("store", "verify", f"{tmp_path}/store")

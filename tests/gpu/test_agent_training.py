@@ -76,7 +76,7 @@ def test_a_policy_of_production_size_trains(tmp_path: Path) -> None:
     layer = 1024 * 128 * 48 + 2 * 128 + 3 * 1024 * 3072 + 2 * 1024
     assert done.n_parameters == 1024 * VOCABULARY + 28 * layer + 1024 == 596_049_920
     for row in rows:
-        shown = {
+        displayed = {
             name: row.values.get(name, math.nan)
             for name in (
                 "tokens_per_second",
@@ -87,7 +87,7 @@ def test_a_policy_of_production_size_trains(tmp_path: Path) -> None:
                 "tokens_total",
             )
         }
-        print(row.step, ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))  # noqa: T201
+        print(row.step, ", ".join(f"{name} {value:.4g}" for name, value in displayed.items()))  # noqa: T201
     # Float32 weights, gradients and two moments, and the reference.
     assert rows[-1].values["memory_peak_gb"] > 4 * 4 * done.n_parameters / 1e9
     assert all(math.isfinite(value) for row in rows for value in row.values.values())

@@ -213,7 +213,7 @@ def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experim
     return parse_experiment(configuration.read(files, words).values, source="config.yaml")
 
 
-def told(given: str | bytes | tuple[str, ...]) -> str:
+def reported(given: str | bytes | tuple[str, ...]) -> str:
     """Return the message of the refusal, or what is wrong with it; any other exception fails the test."""
     try:
         found = experiment_of(given)
@@ -237,7 +237,7 @@ def at(experiment: Experiment, location: str) -> Any:
 
 def test_each_hostile_configuration_is_refused_in_our_words() -> None:
     given = {**REFUSED, **REFUSED_WORDS}
-    found = {text: told(text) for text in given}
+    found = {text: reported(text) for text in given}
     wrong = {
         text[:120]: found[text][:300]
         for text, part in given.items()

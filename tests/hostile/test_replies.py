@@ -35,8 +35,8 @@ def whole_text(completion: dict[str, Any]) -> str:
 def answered_with(status: int, body: bytes) -> Chat:
     """Return a chat whose server always says the same."""
     chat = Chat(ACCESS, Connection(retries=1, patience_seconds=1), sleep=lambda seconds: None)
-    said = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
-    chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=said))
+    text = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
+    chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=text))
     return chat
 
 
@@ -64,11 +64,11 @@ def test_an_answer_is_the_servers_words_or_none(body: bytes, status: int) -> Non
     around=st.sampled_from([("", ""), ("so: ", "."), ("{", ""), ("```json\n", "\n```")]),
 )
 def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]) -> None:
-    said = around[0] + text.decode("utf-8", "replace") + around[1]
+    output = around[0] + text.decode("utf-8", "replace") + around[1]
     for name, read in (("judgement", read_judgement), ("reply", read_reply)):
         with in_time():
             try:
-                found: Any = read(said)
+                found: Any = read(output)
             except UnreadableError as error:
                 assert len(str(error)) < 1000
                 continue
@@ -78,7 +78,9 @@ def test_a_judgement_is_what_the_judge_says(text: bytes, around: tuple[str, str]
             found.encode()
         else:
             assert all(type(index) is int and index >= 0 for index in found.indices)
-            truth = json.loads(said[said.find("{") : said.rfind("}") + 1])  # the published rule, of equal keys the last
+            truth = json.loads(
+                output[output.find("{") : output.rfind("}") + 1]
+            )  # the published rule, of equal keys the last
             assert found.related == bool(truth.get("is_task_related", True))
 
 

@@ -51,8 +51,8 @@ def test_no_word_ends_in_a_traceback(folder: Path, capfd: pytest.CaptureFixture[
                 status = end.code
             except Exception as error:  # noqa: BLE001 - told below
                 status = repr(error)
-            said = capfd.readouterr()
-            if status != 2 or "Traceback" in said.err or not said.err.strip():
-                wrong[str(words)[:100]] = (status, said.err[-200:])
+            text = capfd.readouterr()
+            if status != 2 or "Traceback" in text.err or not text.err.strip():
+                wrong[str(words)[:100]] = (status, text.err[-200:])
     assert wrong == {}
     assert sorted(folder.rglob("*")) == before

@@ -121,10 +121,10 @@ def read_image(path: Path) -> np.ndarray[Any, Any]:
     """Return an image's pixels as all that open it see them."""
     digest = images.digest_of(path)
     source = ImageSource({digest: path})
-    shown = source.open(digest)
-    assert shown.size == source.size(digest)
-    assert np.array_equal(shown, images.read_rgb(path))
-    return np.asarray(shown)
+    displayed = source.open(digest)
+    assert displayed.size == source.size(digest)
+    assert np.array_equal(displayed, images.read_rgb(path))
+    return np.asarray(displayed)
 
 
 def _rl_data(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
@@ -133,20 +133,20 @@ def _rl_data(location: Path, folder: Path, train: list[Example]) -> Callable[[Pa
         others = tuple(i for i in range(20, 20 + K))
         pool = Pool(query_id=query.example_id, candidates=others)
         rows = []
-        for pointer, said in (((1, 0), query.answer), ((2, 3), "nothing"), ((0, 5), query.answers[-1])):
+        for pointer, text in (((1, 0), query.answer), ((2, 3), "nothing"), ((0, 5), query.answers[-1])):
             ids = tuple(others[position] for position in pointer)
             proposal = Proposal(query_id=query.example_id, pointer=pointer, pointer_global=ids, gen_method="random")
-            rows.append(score_trajectory(proposal, query, said, [-9.5] * len(references_of(query))))
+            rows.append(score_trajectory(proposal, query, text, [-9.5] * len(references_of(query))))
         groups.append(make_group(query, pool, rows))
     write_original(location / "original.json", groups)
     examples = folder / "train.jsonl"
 
     def read(copy: Path) -> Any:
-        made = {name: copy / name for name in ("rl_data", "summary", "proposals", "train_pools")}
+        artefacts = {name: copy / name for name in ("rl_data", "summary", "proposals", "train_pools")}
         config = ImportRlDataConfig(import_format="g", pool_size=K, pool_seed=0, exclude_same_image=True)
-        import_rl_data(original=copy / "original.json", train_examples=examples, **made, config=config)
-        counted = storage.read_json(made["summary"])
-        return made["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]
+        import_rl_data(original=copy / "original.json", train_examples=examples, **artefacts, config=config)
+        counted = storage.read_json(artefacts["summary"])
+        return artefacts["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]
 
     return read
 

@@ -72,7 +72,7 @@ def wait_until(probe: Callable[[], Any], seconds: float, what: str, run: Run | N
         ended = run is not None and run.process.poll() is not None
         if ended or time.monotonic() > end:
             why = "the run ended before" if ended else f"waited {seconds:g} s for"
-            raise AssertionError(f"{why} {what}\n{run.told() if run else ''}")
+            raise AssertionError(f"{why} {what}\n{run.messages() if run else ''}")
         time.sleep(0.1)
 
 
@@ -132,8 +132,8 @@ class Problem:
     @property
     def strikes(self) -> list[str]:
         """Return the SLURM job ids that it struck, in order."""
-        told = self.path.with_suffix(".struck")
-        return [line.split()[0] for line in told.read_text().splitlines()] if told.exists() else []
+        messages = self.path.with_suffix(".struck")
+        return [line.split()[0] for line in messages.read_text().splitlines()] if messages.exists() else []
 
     def struck(self, times: int = 1) -> Callable[[], bool]:
         return lambda: len(self.strikes) >= times
@@ -151,17 +151,17 @@ class Run:
     log: Path
     cluster: Cluster
 
-    def said(self) -> str:
+    def text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def told(self) -> str:
+    def messages(self) -> str:
         """Return the queue and the end of the log."""
         try:
             queue = self.cluster.ask("squeue", "--states=all", "--format", "%i %T %M %r %k")
         except (AssertionError, subprocess.TimeoutExpired) as error:
             queue = str(error)
         controller = (self.cluster.folder / "log/slurmctld.log").read_text(errors="replace")
-        return f"{queue}\n{controller[-2000:]}\n{self.said()[-8000:]}"
+        return f"{queue}\n{controller[-2000:]}\n{self.text()[-8000:]}"
 
     def kill(self) -> None:
         """Kill the main process, and nothing else: jobs of the cluster go on."""
@@ -174,19 +174,19 @@ class Run:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            told = self.told()
+            messages = self.messages()
             self.kill()
-            raise AssertionError(f"did not end within {seconds:g} s\n{told}") from None
+            raise AssertionError(f"did not end within {seconds:g} s\n{messages}") from None
 
     def succeed(self, seconds: float = 150) -> str:
         """Return what a successful run said."""
-        assert self.finish(seconds) == 0, self.told()
-        return self.said()
+        assert self.finish(seconds) == 0, self.messages()
+        return self.text()
 
     def fail(self, seconds: float = 150) -> str:
         """Return what a failed run said."""
-        assert self.finish(seconds) != 0, self.told()
-        return self.said()
+        assert self.finish(seconds) != 0, self.messages()
+        return self.text()
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def test_the_account_is_checked_and_charged(accounting: Cluster, finished: Proje
     shutil.copytree(finished.folder, tmp_path / "project")
     project = on(accounting, Project(tmp_path / "project"))
     project.forget(FIRST, SECOND)
-    said = project.start("--default-resources", "slurm_account=nobody", "gpu_request=gpu", *TARGET).fail()
-    assert "nobody" in said
+    text = project.start("--default-resources", "slurm_account=nobody", "gpu_request=gpu", *TARGET).fail()
+    assert "nobody" in text
     assert accounting.jobs() == []
     held = hold(project)
     run = project.start("--default-resources", "slurm_account=test", "gpu_request=gpu", *TARGET)
@@ -37,9 +37,9 @@ def test_the_account_is_checked_and_charged(accounting: Cluster, finished: Proje
     accounting.ask("scancel", held.strikes[0])
     run.succeed()
     require_recovered(project, finished)
-    told = accounting.ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,Account,State")
+    messages = accounting.ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,Account,State")
     states = {
-        job: state for job, account, state in (line.split("|") for line in told.splitlines()) if account == "test"
+        job: state for job, account, state in (line.split("|") for line in messages.splitlines()) if account == "test"
     }
     assert states.pop(held.strikes[0]).startswith("CANCELLED")
     assert list(states.values()) == ["COMPLETED", "COMPLETED"]

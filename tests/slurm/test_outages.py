@@ -38,11 +38,11 @@ def test_a_controller_that_refuses_ten_submissions_costs_no_attempt(
     script.write_text(BUSY_SBATCH.format(folder=folder, refusals=REFUSALS, sbatch=shutil.which("sbatch", path=path)))
     script.chmod(0o755)
     before = project.cluster.last_id()
-    said = project.start(*TARGET, PATH=f"{folder}:{path}").succeed()
+    text = project.start(*TARGET, PATH=f"{folder}:{path}").succeed()
     assert len((folder / "calls").read_text().splitlines()) == REFUSALS + 2
     jobs = [job for job in project.cluster.jobs(STAGE) if int(job.id) > before]
     assert [job.memory for job in jobs] == ["4300M", "4300M"], "the memory of first attempts"
-    assert "Error in rule" not in said
+    assert "Error in rule" not in text
     require_recovered(project, finished)
 
 
@@ -55,7 +55,7 @@ def test_a_controller_that_does_not_answer_is_waited_for(project: ClusterProject
     project.cluster.script("stop", "slurmctld")
     held.release()
     time.sleep(OUTAGE_SECONDS)
-    assert run.process.poll() is None, run.told()
+    assert run.process.poll() is None, run.messages()
     project.cluster.script("up")
     run.succeed()
     assert len(held.strikes) == 1
@@ -70,8 +70,8 @@ def test_a_job_that_slurm_forgot_is_named_and_run_again(project: ClusterProject,
     project.cluster.script("stop", "slurmctld")
     shutil.rmtree(project.cluster.folder / "state/ctld")
     project.cluster.script("up")
-    said = run.succeed()
-    assert f"'{held.strikes[0]}'" in said or f"job {held.strikes[0]}" in said, said[-4000:]
+    text = run.succeed()
+    assert f"'{held.strikes[0]}'" in text or f"job {held.strikes[0]}" in text, text[-4000:]
     require_recovered(project, finished)
 
 
@@ -83,8 +83,8 @@ def test_a_preempted_job_is_named_and_run_again(project: ClusterProject, finishe
     job = held.strikes[0]
     urgent = ("sbatch", "--nodes=2", "--exclusive", "--time=1", "--output=/dev/null", "--wrap", "sleep 3")
     project.cluster.ask(*urgent)
-    said = run.succeed()
+    text = run.succeed()
     assert state_of(project.cluster, job) == "PREEMPTED"
-    assert f"'{job}'" in said or f"job {job}" in said, said[-4000:]
+    assert f"'{job}'" in text or f"job {job}" in text, text[-4000:]
     assert len(project.cluster.jobs(STAGE)) >= 3
     require_recovered(project, finished)

@@ -43,11 +43,11 @@ def test_the_cluster_changes_no_byte(
     assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
     assert ledger_of(project) == ledger_of(finished)
     assert project.planned() == {}
-    said, jobs = run.said(), patient.jobs()
-    (steps,) = re.findall(r"(\d+) of \1 steps", said)
+    text, jobs = run.text(), patient.jobs()
+    (steps,) = re.findall(r"(\d+) of \1 steps", text)
     assert Counter(job.state for job in jobs)["COMPLETED"] == int(steps) - 1  # the target is no job
-    assert len(jobs) == said.count("has been submitted with SLURM jobid")
+    assert len(jobs) == text.count("has been submitted with SLURM jobid")
     others = [job for job in jobs if job.state != "COMPLETED"]
     if others:  # a problem of the machine; the bytes are the same all the same
         with capsys.disabled():
-            sys.stderr.write(f"\nfurther attempts after {others}\n{run.told()}\n")
+            sys.stderr.write(f"\nfurther attempts after {others}\n{run.messages()}\n")

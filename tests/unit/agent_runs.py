@@ -110,7 +110,7 @@ def details(split: str, task: int) -> tuple[float, ...]:
 
 
 @cache
-def drawn(seed: int, *name: str | int, n: int) -> tuple[float, ...]:
+def draws(seed: int, *name: str | int, n: int) -> tuple[float, ...]:
     """Return the draws of an episode, which are the same in every study."""
     return tuple(seeding.generator(seed, *name).random(n).tolist())
 
@@ -118,7 +118,7 @@ def drawn(seed: int, *name: str | int, n: int) -> tuple[float, ...]:
 def episode(study: Study, run: AgentRun, split: str, mode: str, checkpoint: str, step: int, task: int, sample: int):  # type: ignore[no-untyped-def]
     worth = details(split, task)
     skill = study.skill_of(run.arm, run.seed, step)
-    found = [draw < skill for draw in drawn(run.seed, run.arm, split, mode, step, task, sample, n=len(worth))]
+    found = [draw < skill for draw in draws(run.seed, run.arm, split, mode, step, task, sample, n=len(worth))]
     rewards = tuple(value if hit else 0.0 for value, hit in zip(worth, found, strict=True))
     return EpisodeRow(
         step=step,
@@ -329,7 +329,7 @@ def compare_config(study: Study, **changes: object) -> CompareArmsConfig:
     )
 
 
-def shown_config(study: Study, **changes: object) -> BuildReportConfig:
+def displayed_config(study: Study, **changes: object) -> BuildReportConfig:
     """Return what the report knows of a study; `changes` replace values of its arms."""
     agents = {
         "arms": study.arms,
@@ -342,8 +342,8 @@ def shown_config(study: Study, **changes: object) -> BuildReportConfig:
         "scale": "embedded world, tiny Qwen3",
         **changes,
     }
-    shown = ShownStudy(name="intention", is_world=True, model="tiny Qwen3")
-    return BuildReportConfig(title="", studies=(shown,), main_preset="world", agents=ShownAgents(**agents))
+    displayed = ShownStudy(name="intention", is_world=True, model="tiny Qwen3")
+    return BuildReportConfig(title="", studies=(displayed,), main_preset="world", agents=ShownAgents(**agents))
 
 
 def compare(folder: Path, study: Study = Study(), **changes: object) -> dict[str, Path]:

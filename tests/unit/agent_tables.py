@@ -63,13 +63,13 @@ class Tabulated:
         (row,) = self.rows(name, **wanted)
         return row
 
-    def told(self, name: str) -> str:
+    def messages(self, name: str) -> str:
         """Return lead and notes of a table in English."""
-        return sentences.told(self.tables[name])
+        return sentences.messages(self.tables[name])
 
 
 Tabulate = Callable[..., Tabulated]
-"""Runs a study and makes its tables; further arguments as `shown_config` takes them."""
+"""Runs a study and makes its tables; further arguments as `displayed_config` takes them."""
 
 
 def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceRow]:
@@ -86,5 +86,5 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 
 def tabulate(rows: list[EvidenceRow], study: Study, *, is_evaluated: bool = False, **changes: object) -> Tabulated:
     """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
-    found = ReportContext(Evidence(rows), agent_runs.shown_config(study, **changes))
+    found = ReportContext(Evidence(rows), agent_runs.displayed_config(study, **changes))
     return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if is_evaluated else found)

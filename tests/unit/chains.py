@@ -78,10 +78,10 @@ class Chain:
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        made = self.files or training_files(self.folder, n_train=self.n_train)  # 20 queries: 16 train, 4 validate
+        artefacts = self.files or training_files(self.folder, n_train=self.n_train)  # 20 queries: 16 train, 4 validate
         groups = self.folder / "groups.safetensors"
-        reward_groups(rl_data=made["rl_data"], groups=groups, config=RewardGroupsConfig(reward=self.reward))
-        self.files = {"groups": groups, "embeddings": made["embeddings"]}
+        reward_groups(rl_data=artefacts["rl_data"], groups=groups, config=RewardGroupsConfig(reward=self.reward))
+        self.files = {"groups": groups, "embeddings": artefacts["embeddings"]}
 
     def outputs(self, run: str) -> dict[str, Path]:
         """Return the three files of every job."""
@@ -172,7 +172,7 @@ class SftChain(Chain):
         self.initialise()
 
 
-def drawn_chain(folder: Path, **settings: Any) -> Chain:
+def sampled_chain(folder: Path, **settings: Any) -> Chain:
     """Return jobs on train examples of the world, for objectives that read them; without dropout."""
     plain = Selector(width=16, dropout=0.0, attention_dropout=0.0)
     return Chain(folder, **{"selector": plain, "n_train": N_TRAIN, **settings})
@@ -183,10 +183,10 @@ def beam_groups(n: int = N_BEAM_QUERIES) -> Groups:
     rng, rows = np.random.default_rng(0), []
     pools = random_pools(n, 60)
     for of in pools:
-        drawn = [rng.permutation(of.candidates)[:2] for _ in range(3)]
+        sampled = [rng.permutation(of.candidates)[:2] for _ in range(3)]
         beams = tuple(
             Beam(demonstrations=ids(chosen), gains=(0.1, 0.1), probability=p)
-            for chosen, p in zip(drawn, (0.9, 0.5, 0.2), strict=True)
+            for chosen, p in zip(sampled, (0.9, 0.5, 0.2), strict=True)
         )
         rows.append(QueryBeams(query_id=of.query_id, empty=0.1, beams=beams))
     return groups_of_beams(rows, pools, lambda chosen: chosen)

@@ -62,7 +62,7 @@ class Ours:
     long_epochs: int = 50
     gain: Mapping[float, float] = field(default_factory=dict)
     p: float = 0.5
-    drawn_betas: tuple[float, ...] = ()
+    on_policy_betas: tuple[float, ...] = ()
     """Of on-policy runs, whose numbers are all 77: no claim is about them."""
 
     def accuracy(self, beta: float, epoch: int, shots: float) -> float:
@@ -80,7 +80,7 @@ def book() -> tuple[Claim, ...]:
     return read_claims(CLAIMS)
 
 
-def said(of: Finding) -> str:
+def sentence(of: Finding) -> str:
     """Return the numbers of a finding in English."""
     return ENGLISH.text(of.numbers)
 
@@ -114,9 +114,9 @@ def evaluated(
     evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()
 ) -> dict[str, EvaluatedClaim]:
     """Return every claim of the file, judged by evidence, by id; `lineages` are added to the published ones."""
-    shown = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
-    agents = agent_runs.shown_config(study).agents
-    config = BuildReportConfig(title="", studies=tuple(shown), main_preset=PRESET, agents=agents)
+    displayed = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
+    agents = agent_runs.displayed_config(study).agents
+    config = BuildReportConfig(title="", studies=tuple(displayed), main_preset=PRESET, agents=agents)
     context = ReportContext(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
     return {of.claim.id: of for of in evaluate_claims(book(), context)}
 
@@ -180,9 +180,9 @@ def _runs(of: Ours) -> list[tuple[float, int, int]]:
     return [(b, s, e) for b in of.betas for s in of.seeds for e in range(1, of.epochs + 1)]
 
 
-def _drawn(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
+def _sample(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
     """Return the name and the first columns of on-policy GRPO and the marks, of one seed and one epoch more."""
-    runs = [(f"on_policy/base~5/beta~{b:g}", ("grpo", "on_policy", 5, b)) for b in of.drawn_betas]
+    runs = [(f"on_policy/base~5/beta~{b:g}", ("grpo", "on_policy", 5, b)) for b in of.on_policy_betas]
     if runs:
         runs += [
             ("reinforce/base~5/beta~0", ("reinforce", "on_policy", 5, 0.0)),
@@ -193,13 +193,13 @@ def _drawn(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
 
 
 def _scores(of: Ours) -> list[tuple[object, ...]]:
-    drawn = [
+    sampled = [
         (name, *first, "prefix", n, k, 77.0, n, n, PRESET)
-        for name, first in _drawn(of)
+        for name, first in _sample(of)
         for n in of.samples
         for k in of.shots
     ]
-    return drawn + [
+    return sampled + [
         (policy(b, s, e), "grpo", "offline", 5, b, s, e, "prefix", n, k, of.accuracy(b, e, k) + s - 1, n, n, PRESET)
         for b, s, e in _runs(of)
         for n in of.samples
@@ -221,8 +221,8 @@ def _intervals(of: Ours) -> list[tuple[object, ...]]:
 
 def _training(of: Ours) -> list[tuple[object, ...]]:
     later = [(b, 0, e) for b in of.long_betas for e in range(of.epochs + 1, of.long_epochs + 1)]
-    drawn = [(*first, name, 77.0, PRESET) for _, first in _drawn(of) for name in metrics(0.0, 0, 1)]
-    return drawn + [
+    sampled = [(*first, name, 77.0, PRESET) for _, first in _sample(of) for name in metrics(0.0, 0, 1)]
+    return sampled + [
         ("grpo", "offline", 5, b, s, e, name, value, PRESET)
         for b, s, e in [*_runs(of), *later]
         for name, value in metrics(b, s, e, is_long=b in of.long_betas and s == 0).items()

@@ -88,9 +88,11 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 }
 
 
-def rule_scores(asked: Sequence[PromptIds], **_: object) -> list[ScoredSelections]:
+def rule_scores(prompts: Sequence[PromptIds], **_: object) -> list[ScoredSelections]:
     """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
-    codes = [query + sum((location + 1) * (one + 1) for location, one in enumerate(chosen)) for query, chosen in asked]
+    codes = [
+        query + sum((location + 1) * (one + 1) for location, one in enumerate(chosen)) for query, chosen in prompts
+    ]
     return [ScoredSelections(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 
@@ -140,12 +142,12 @@ def difference(golden: Curve, found: Curve, tolerance: float) -> str:
 def verdict(name: str, golden: Golden, found: Curve, path: str) -> str:
     """Return what a failing test says, the first difference and what to do; nothing where a curve is as recorded."""
     same = golden.path == path
-    said = difference(golden.curve, found, 0.0 if same else OTHER_PATHS)
-    if not said:
+    text = difference(golden.curve, found, 0.0 if same else OTHER_PATHS)
+    if not text:
         return ""
     how = "on the same path" if same else f"recorded on {golden.path}, computed on {path}"
     return (
-        f"the training curve of {name} is another one ({how}).\nFirst difference: {said}.\n"
+        f"the training curve of {name} is another one ({how}).\nFirst difference: {text}.\n"
         f"If this change of the computation is meant, run\n  {COMMAND}\n"
         f"and commit {FOLDER.name}/{name}.csv together with the change and its reason. If not, the change has a fault."
     )

@@ -41,13 +41,15 @@ def make(
     *,
     inputs: Mapping[str, Paths] | None = None,
     config: Mapping[str, Any] | None = None,
-    **said: Any,
+    **text: Any,
 ) -> Path:
     """Write an artefact: `outputs` maps a name to path and content, `inputs` to what is there already.
 
     An output without content is there already, too.
     """
-    made = {name: Path(path) if content is None else write(path, content) for name, (path, content) in outputs.items()}
+    artefacts = {
+        name: Path(path) if content is None else write(path, content) for name, (path, content) in outputs.items()
+    }
     read = flat(inputs or {})
     tensors = {n: contents.tensors_of(Path(p)) for n, p in read.items() if p.endswith(".safetensors")}
     row = {
@@ -61,11 +63,11 @@ def make(
         "device": "cpu",
         "threads": 1,
         "seconds": 1.5,
-        "outputs": {name: contents.digest(path) for name, path in made.items()},
+        "outputs": {name: contents.digest(path) for name, path in artefacts.items()},
         "tensors": {name: contents.in_short(of) for name, of in tensors.items()},
-        "paths": {**read, **{name: str(path) for name, path in made.items()}, "manifest": manifest},
+        "paths": {**read, **{name: str(path) for name, path in artefacts.items()}, "manifest": manifest},
     }
-    storage.write_row(Path(manifest), Manifest.model_validate(row | said))
+    storage.write_row(Path(manifest), Manifest.model_validate(row | text))
     os.utime(manifest, (LONG_AGO, LONG_AGO))
     return Path(manifest)
 
@@ -85,7 +87,7 @@ def planned(
     inputs: Mapping[str, Paths] | None = None,
     config: Mapping[str, Any] | None = None,
     code: str = CODE,
-    asked: tuple[str, ...] = (),
+    requested: tuple[str, ...] = (),
 ) -> PlannedJob:
     """Return a job as a dry run plans it; `outputs` hold the card."""
     given = inputs or {}
@@ -98,6 +100,6 @@ def planned(
         resources={},
         inputs=tuple(flat(given).values()),
         outputs=tuple(outputs.values()),
-        triggers=asked,
+        triggers=requested,
         call=PlannedCall(dict(config or {}), code, named),
     )

@@ -15,22 +15,22 @@ FRAME = pages.frame_of(tuple(TEMPLATES.glob("*.j2")), TEMPLATES / "report.css", 
 SENTENCES: Any = pages.environment(FRAME, Translator("en")).get_template("sentences").module
 
 
-def said(macro: str, of: Any) -> str:
+def sentence(macro: str, of: Any) -> str:
     """Return what a macro of `sentences.html.j2` writes."""
     return str(getattr(SENTENCES, macro)(of).striptags())
 
 
 def answer(summary: Summary) -> str:
     """Return a summary's sentences."""
-    return said(f"answer_{summary.id}", summary.says)
+    return sentence(f"answer_{summary.id}", summary.facts)
 
 
 def notes(summary: Summary) -> str:
     """Return what a summary says below its plot."""
-    return said(f"notes_{summary.id}", summary.says)
+    return sentence(f"notes_{summary.id}", summary.facts)
 
 
-def told(table: Table) -> str:
+def messages(table: Table) -> str:
     """Return what stands before and below a table."""
     macros = (name for name in (f"intro_{table.macro}", f"notes_{table.macro}") if hasattr(SENTENCES, name))
-    return " ".join(said(name, table.says) for name in macros)
+    return " ".join(sentence(name, table.facts) for name in macros)

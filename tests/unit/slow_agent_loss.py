@@ -23,8 +23,8 @@ def slow_terms(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the sums of `AgentTerms`, in the words of the published code; what it is given may ask for gradients."""
     low, high, dual = batch["clip_low"], batch["clip_high"], batch["dual_clip"]
     sums = dict.fromkeys(ADDED, torch.tensor(0.0))
-    for new, old, ref, entropy, a, drawn in zip(*(batch[name].flatten() for name in BY_TOKEN), strict=True):
-        if drawn:
+    for new, old, ref, entropy, a, sampled in zip(*(batch[name].flatten() for name in BY_TOKEN), strict=True):
+        if sampled:
             rho = torch.exp(new - old)
             first, second, third = -a * rho, -a * min(max(rho, 1 - low), 1 + high), -a * dual
             loss = max(first, second)

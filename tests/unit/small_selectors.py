@@ -33,8 +33,8 @@ def groups(n: int = 6, *, shots: int = 3, size: int = 7, n_examples: int = 40, r
     pools = torch.stack([torch.randperm(n_examples, generator=generator)[:size] for _ in range(n)])
     n_selections = 4 if rewards is None else rewards.shape[1]
     selections = torch.rand(n, n_selections, size, generator=generator).argsort(dim=-1)[..., :shots]
-    drawn = torch.rand(n, n_selections, generator=generator)
-    rewards = drawn if rewards is None else rewards
+    sampled = torch.rand(n, n_selections, generator=generator)
+    rewards = sampled if rewards is None else rewards
     return Groups(torch.arange(n), pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
 
 

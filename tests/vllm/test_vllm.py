@@ -28,7 +28,7 @@ TOLERANCE = 1e-4
 """Sums of float32 in another order."""
 
 
-def asked_with(engine: str, **decode: Any) -> LvlmConfig:
+def replies_with(engine: str, **decode: Any) -> LvlmConfig:
     settings = lvlm_config()
     return settings.model_copy(update={"engine": engine, "decode": settings.decode.model_copy(update=decode)})
 
@@ -43,10 +43,10 @@ def requests(count: int = PROMPTS, answers: tuple[str, ...] = ()) -> list[LvlmRe
     """Return prompts of 0 to 4 demonstrations, each number as often."""
     train, rng = storage.read_examples(world() / "train.jsonl"), np.random.default_rng(0)
     wording = Wording(lvlm_config().prompt)
-    drawn = [rng.permutation(len(train)).tolist() for _ in range(count)]
+    sampled = [rng.permutation(len(train)).tolist() for _ in range(count)]
     return [
-        LvlmRequest(wording.prompt(train[first], [train[i] for i in shown[: number % 5]]), answers)
-        for number, (first, *shown) in enumerate(drawn)
+        LvlmRequest(wording.prompt(train[first], [train[i] for i in displayed[: number % 5]]), answers)
+        for number, (first, *displayed) in enumerate(sampled)
     ]
 
 
@@ -57,19 +57,19 @@ def test_answers_are_equal(other: str, beams: int, penalty: float) -> None:
     search = {"num_beams": beams, "repetition_penalty": penalty}
     prompts = requests()[: PROMPTS if other == "qwen2_5_vl" else PROMPTS // 4]
     ours = answers_of_vllm(beams, penalty)[: len(prompts)]
-    theirs = opened(asked_with(other, **search)).run(prompts)
+    theirs = opened(replies_with(other, **search)).run(prompts)
     assert [(reply.text, reply.n_tokens) for reply in ours] == [(reply.text, reply.n_tokens) for reply in theirs]
 
 
 @cache
 def answers_of_vllm(beams: int, penalty: float) -> list[LvlmReply]:
-    return opened(asked_with("vllm", num_beams=beams, repetition_penalty=penalty), OF_VLLM).run(requests())
+    return opened(replies_with("vllm", num_beams=beams, repetition_penalty=penalty), OF_VLLM).run(requests())
 
 
 def test_given_answers_have_the_same_probabilities() -> None:
     prompts = requests(100, GIVEN)
-    ours = opened(asked_with("vllm"), OF_VLLM).run(prompts)
-    theirs = opened(asked_with("qwen2_5_vl")).run(prompts)
+    ours = opened(replies_with("vllm"), OF_VLLM).run(prompts)
+    theirs = opened(replies_with("qwen2_5_vl")).run(prompts)
     for one, other in zip(ours, theirs, strict=True):
         assert one.answer_log_probs == pytest.approx(other.answer_log_probs, abs=TOLERANCE)
 
@@ -77,7 +77,7 @@ def test_given_answers_have_the_same_probabilities() -> None:
 def test_a_prompt_beyond_the_context_is_told() -> None:
     small = LvlmExecution(vllm=OF_VLLM.lvlm.vllm.model_copy(update={"context": 40}))
     with pytest.raises(DataError, match="expected at most 40 tokens with its answer"):
-        opened(asked_with("vllm"), Runtime(lvlm=small)).run(requests(5))
+        opened(replies_with("vllm"), Runtime(lvlm=small)).run(requests(5))
 
 
 def test_a_folder_that_vllm_cannot_open_is_told(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_folder_that_vllm_cannot_open_is_told(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["NoSuchModel"]}))
     with pytest.raises(CheckpointError, match=r"can open here.*Set lvlm.engine: hf"):
-        opened(asked_with("vllm"), OF_VLLM, folder).run(requests(5))
+        opened(replies_with("vllm"), OF_VLLM, folder).run(requests(5))

@@ -14,7 +14,7 @@ from urllib.error import URLError
 
 import pytest
 from lvlm_world import LVLM
-from test_vllm import GIVEN, TOLERANCE, asked_with, opened, requests
+from test_vllm import GIVEN, TOLERANCE, opened, replies_with, requests
 
 from lever_pipe.base.errors import ServerError
 from lever_pipe.experiment.lvlm_config import LvlmExecution, LvlmServer
@@ -37,7 +37,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", LVLM, "--served-model-name", NAME]
     command += [*OWN, "--host", "127.0.0.1", "--port", port]
     alone = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with log.open("w") as told, subprocess.Popen(command, stdout=told, stderr=told, env=alone) as server:
+    with log.open("w") as messages, subprocess.Popen(command, stdout=messages, stderr=messages, env=alone) as server:
         try:
             for _ in range(PATIENCE_S):
                 assert server.poll() is None, log.read_text()[-2000:]
@@ -58,15 +58,15 @@ def runtime(url: str) -> Runtime:
 @pytest.mark.parametrize("penalty", [1.0, 1.05])
 def test_answers_are_equal(url: str, penalty: float) -> None:
     search = {"num_beams": 1, "repetition_penalty": penalty}
-    ours = opened(asked_with("served", **search), runtime(url), Path(NAME)).run(requests())
-    theirs = opened(asked_with("qwen2_5_vl", **search)).run(requests())
+    ours = opened(replies_with("served", **search), runtime(url), Path(NAME)).run(requests())
+    theirs = opened(replies_with("qwen2_5_vl", **search)).run(requests())
     assert [reply.text for reply in ours] == [reply.text for reply in theirs]
 
 
 def test_given_answers_have_the_same_probabilities(url: str) -> None:
     prompts = requests(100, GIVEN)
-    ours = opened(asked_with("served", num_beams=1), runtime(url), Path(NAME)).run(prompts)
-    theirs = opened(asked_with("qwen2_5_vl", num_beams=1)).run(prompts)
+    ours = opened(replies_with("served", num_beams=1), runtime(url), Path(NAME)).run(prompts)
+    theirs = opened(replies_with("qwen2_5_vl", num_beams=1)).run(prompts)
     for one, other in zip(ours, theirs, strict=True):
         for mine, its in zip(one.token_log_probs, other.token_log_probs, strict=True):
             assert mine == pytest.approx(its, abs=TOLERANCE)
@@ -74,4 +74,4 @@ def test_given_answers_have_the_same_probabilities(url: str) -> None:
 
 def test_a_name_that_the_server_does_not_know_is_told(url: str) -> None:
     with pytest.raises(ServerError, match=r"HTTP 404.*model's name"):
-        opened(asked_with("served", num_beams=1), runtime(url), Path("another")).run(requests(5))
+        opened(replies_with("served", num_beams=1), runtime(url), Path("another")).run(requests(5))

@@ -53,8 +53,8 @@ class Project:
 
     def planned(self, *words: str) -> dict[str, int]:
         """Return how many jobs of each rule would run now."""
-        said = self.snakemake("--dry-run", "--quiet", "host", *words)
-        table = said[said.find("Job stats:") :] if "Job stats:" in said else ""
+        text = self.snakemake("--dry-run", "--quiet", "host", *words)
+        table = text[text.find("Job stats:") :] if "Job stats:" in text else ""
         table = table.split("\n\n")[0]
         return {rule: int(n) for rule, n in JOB_COUNT.findall(table) if rule not in ("total", "all")}
 
@@ -129,8 +129,8 @@ def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
     It is made once for all workers of this session, or, in a folder that `LEVER_PIPE_FINISHED` names, once for all
     sessions of the same files.
     """
-    kept = os.environ.get("LEVER_PIPE_FINISHED")
-    location = Path(kept) / digest_of_code() if kept else session_folder(factory)
+    selected = os.environ.get("LEVER_PIPE_FINISHED")
+    location = Path(selected) / digest_of_code() if selected else session_folder(factory)
     folder = location / ("with_store" if store else "without_store")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):

@@ -48,12 +48,12 @@ LOG = re.compile(r"^Complete log\(s\): (.+)$", re.MULTILINE)
 LONG_AGO = 1_600_000_000
 
 
-def ran(said: str) -> dict[str, int]:
+def ran(text: str) -> dict[str, int]:
     """Return how many jobs of each rule were started, by the log that Snakemake names at its end."""
-    logged = LOG.search(said)
-    said = Path(logged[1]).read_text() if logged else said
-    rules = dict(FINISHED.findall(said))
-    return dict(Counter(rules[job] for job in STARTED.findall(said)))
+    logged = LOG.search(text)
+    text = Path(logged[1]).read_text() if logged else text
+    rules = dict(FINISHED.findall(text))
+    return dict(Counter(rules[job] for job in STARTED.findall(text)))
 
 
 def run(project: Project, *words: str) -> dict[str, int]:
@@ -62,7 +62,7 @@ def run(project: Project, *words: str) -> dict[str, int]:
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[bytes]:
+def selected(path: Path) -> Iterator[bytes]:
     """Put a file back as it was, with its time, after the block."""
     content, stat = path.read_bytes(), path.stat()
     try:
@@ -75,7 +75,7 @@ def kept(path: Path) -> Iterator[bytes]:
 @contextmanager
 def flipped(path: Path) -> Iterator[None]:
     """Flip the last bit of the last tensor for the time of the block; in a file of another time than its job's."""
-    with kept(path) as content:
+    with selected(path) as content:
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         os.utime(path, (LONG_AGO, LONG_AGO))  # else it would depend on how long ago the job has ended
         yield
@@ -178,9 +178,9 @@ def test_content_decides_and_a_change_taken_back_computes_nothing(smoke: Project
     before = (smoke.folder / GRPO).read_bytes()
     with scenario.change(smoke):
         assert sum(smoke.planned().values()) == scenario.planned
-        said = smoke.snakemake("--cores", "2", "--", scenario.target)
-        assert ran(said) == scenario.computed
-        assert ("found damage" in said) == (scenario is SCENARIOS["a bit flips"])
+        text = smoke.snakemake("--cores", "2", "--", scenario.target)
+        assert ran(text) == scenario.computed
+        assert ("found damage" in text) == (scenario is SCENARIOS["a bit flips"])
         assert ((smoke.folder / GRPO).read_bytes() != before) == (scenario.computed == OFFLINE)
     assert run(smoke, "--", GRPO, CELLS) == {}
     assert (smoke.folder / GRPO).read_bytes() == before
@@ -203,7 +203,7 @@ class TestContent:
         from safetensors.numpy import load_file, save_file
 
         path = smoke.folder / RCE
-        with kept(path) as content:
+        with selected(path) as content:
             save_file(load_file(path), path, metadata={"written": "by another program"})
             assert path.read_bytes() != content
             assert smoke.planned() == {}
@@ -232,8 +232,8 @@ class TestCutOff:
     def test_another_command_runs_although_what_it_reads_comes_out_the_same(self, smoke: Project) -> None:
         line = "python -m lever_pipe initialise_selector {params.files:q}"
         with smoke.edited("workflow/rules/training.smk", line, line.replace(" {params", "  {params")):
-            made = run(smoke, "--forcerun", "prepare_examples", "--", INITIAL)
-        assert made.keys() == {"prepare_examples", "initialise_selector"}
+            artefacts = run(smoke, "--forcerun", "prepare_examples", "--", INITIAL)
+        assert artefacts.keys() == {"prepare_examples", "initialise_selector"}
         assert run(smoke, "--", INITIAL) == {"initialise_selector": 1}
 
 
@@ -242,7 +242,7 @@ class TestRecords:
         manifests = list((smoke.folder / RESULTS).rglob("*run.json"))
         with ExitStack() as files:
             for manifest in manifests:
-                content = json.loads(files.enter_context(kept(manifest)))
+                content = json.loads(files.enter_context(selected(manifest)))
                 content["versions"]["torch"] = "2.0.0"
                 manifest.write_text(json.dumps(content))
             planned, computing = (
@@ -340,7 +340,7 @@ class Own:
     def exchanged(self, split: str, change: Callable[[Path, Path], object]) -> Iterator[Path]:
         """Change the first image, given another one, for the time of the block."""
         image, *others = self.images(split)
-        with kept(image):
+        with selected(image):
             try:
                 change(image, others[change is _link])  # each change has content of its own, which no store has yet
                 yield image
@@ -375,8 +375,8 @@ class TestOwnImages:
         with own.exchanged("train", change) as image:
             planned = own.planned()
             assert planned.keys() >= {"prepare_examples", "embed_examples", "generate_rl_data", "train_grpo_epoch"}
-            said = own.project.tool("why", OWN_EMBEDDINGS[0], *own.words)
-            assert f"prepare_examples runs because the images differ: {image.name} has other content." in said
+            text = own.project.tool("why", OWN_EMBEDDINGS[0], *own.words)
+            assert f"prepare_examples runs because the images differ: {image.name} has other content." in text
             assert own.run(OWN_EMBEDDINGS[0]) == READ_AGAIN
         assert own.run(OWN_GRPO, OWN_CELLS) == {}, "all is in the store"
 
@@ -402,9 +402,9 @@ class TestOwnImages:
             elsewhere = ("--config", "results=results/else", "--", OWN_GRPO.replace("own", "else"))  # in the store
             done = own.project.call(*own.words, "--cores", "1", *elsewhere)
             location = image.relative_to(own.project.folder)
-            told = rf"expected an image for each question; found no {location} \(question \d+, entry \d+ of own/"
+            messages = rf"expected an image for each question; found no {location} \(question \d+, entry \d+ of own/"
             assert done.returncode
-            assert re.search(told, done.stdout)
+            assert re.search(messages, done.stdout)
             assert ran(done.stdout) == {}
             traced = own.project.tool("trace", OWN_EMBEDDINGS[0], *own.words)
             assert f"images: {location} is missing" in traced

@@ -51,8 +51,8 @@ def listed(page: Path, below: str) -> Iterator[str]:
 
 def test_every_listed_result_is_made_by_the_plain_call(smoke: Project) -> None:
     """Each path that the two pages name is an output of a job, in one, a folder of such, or none of the results."""
-    said = smoke.snakemake("--summary")
-    outputs = {Path(line.split("\t")[0]) for line in said.splitlines() if line.startswith(f"{RESULTS}/")}
+    text = smoke.snakemake("--summary")
+    outputs = {Path(line.split("\t")[0]) for line in text.splitlines() if line.startswith(f"{RESULTS}/")}
     known = outputs | {folder for output in outputs for folder in output.parents}
     patterns = {*listed(ROOT / "README.md", "results/"), *listed(ROOT / "results/README.md", "")}
     assert len(patterns) > 30

@@ -13,7 +13,7 @@ def test_the_profile_of_a_node_makes_the_same_bytes(project: Project) -> None:
     project.snakemake("--cores", "2", *small, "--", *TARGETS)
     before = [(project.folder / target).read_bytes() for target in TARGETS]
     words = ("--workflow-profile", "profiles/node", "--resources", "gpu=1", "mem_mb=8000", "--forceall")
-    said = project.snakemake(*words, *small, "--", *TARGETS)
-    assert "Using workflow specific profile profiles/node" in said
-    assert ran(said) == {"generate_world": 1, "prepare_examples": 1, "embed_examples": 1}
+    text = project.snakemake(*words, *small, "--", *TARGETS)
+    assert "Using workflow specific profile profiles/node" in text
+    assert ran(text) == {"generate_world": 1, "prepare_examples": 1, "embed_examples": 1}
     assert [(project.folder / target).read_bytes() for target in TARGETS] == before

@@ -74,15 +74,15 @@ def snakemake(folder: Path, *words: str) -> tuple[str, int]:
 @pytest.mark.parametrize("quiet", [[], ["--quiet", "all"]], ids=" ".join)
 def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path: Path, quiet: list[str]) -> None:
     """`bad`, `gone` and `killed` fail twice; `late` comes at its second attempt; only `after` needs a failed job."""
-    said = run(tmp_path, "--keep-going", "--retries", "1", *quiet)
-    table = said.rpartition("3 jobs failed:")[2]
-    for rule, told in (("bad", "ConfigError: expected a; found b. Do c."), ("gone", "gone.txt (missing locally")):
+    text = run(tmp_path, "--keep-going", "--retries", "1", *quiet)
+    table = text.rpartition("3 jobs failed:")[2]
+    for rule, messages in (("bad", "ConfigError: expected a; found b. Do c."), ("gone", "gone.txt (missing locally")):
         (lines,) = re.findall(rf"\n{rule}  .*attempts: 2\n((?:    .*\n)*)", table)
-        assert told in lines
+        assert messages in lines
     assert re.search(r"\nkilled  .*attempts: 2\n +SIGKILL: mostly for want of memory", table)
     assert "late" not in table
-    assert "name=x" in said
-    assert "log: x.log" in said
+    assert "name=x" in text
+    assert "log: x.log" in text
 
 
 def test_the_workflow_ends_with_the_table(project: Project) -> None:
@@ -95,9 +95,11 @@ def test_the_workflow_ends_with_the_table(project: Project) -> None:
     words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
     done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/train.run.json")
     assert done.returncode == 1
-    told = done.stdout.rpartition("1 job failed:")[2]
-    assert re.search(r"prepare_examples  .*attempts: 2\n(?: .*\n)*? +ValueError: no such question\n", told), told
-    assert "log: results/smoke/lever/examples/train.log.txt\n" in told
+    messages = done.stdout.rpartition("1 job failed:")[2]
+    assert re.search(r"prepare_examples  .*attempts: 2\n(?: .*\n)*? +ValueError: no such question\n", messages), (
+        messages
+    )
+    assert "log: results/smoke/lever/examples/train.log.txt\n" in messages
 
 
 def planned(project: Project, *words: str) -> dict[str, Any]:
@@ -114,12 +116,12 @@ def files_of(folder: Path) -> dict[str, int]:
 def test_an_lvlm_is_asked_no_more_than_the_plan_says(smoke: Project) -> None:
     """Beams are searched as planned; other stages ask equal prompts once."""
     most = {work["rule"]: work["prompts"] for work in planned(smoke, "--forceall")["lvlm"]["at_most"]}
-    asked = Counter[str]()
+    requests = Counter[str]()
     for path in (smoke.folder / "results/smoke/lever").rglob("counters.json"):
         manifest = json.loads(path.with_name("run.json").read_text())
-        asked[manifest["stage"]] += json.loads(path.read_text())["prompts_asked"]
-    assert asked["search_beams"] == most["search_beams"]
-    assert all(0 < asked[rule] <= prompts for rule, prompts in most.items())
+        requests[manifest["stage"]] += json.loads(path.read_text())["prompts_asked"]
+    assert requests["search_beams"] == most["search_beams"]
+    assert all(0 < requests[rule] <= prompts for rule, prompts in most.items())
 
 
 def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project) -> None:
@@ -161,8 +163,8 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     extra.write_text(
         f"presets: {{world: {{start_from: {given.parent}}}}}\nintention: {{served: [{{name: gpt, model: m}}]}}\n"
     )
-    said = untouched.call(*SMOKE, str(extra), "--dry-run", "--printshellcmds").stdout
-    calls = [shlex.split(line) for line in said.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
+    text = untouched.call(*SMOKE, str(extra), "--dry-run", "--printshellcmds").stdout
+    calls = [shlex.split(line) for line in text.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
     words = {stage: set[str]().union(*(call for call in calls if call[5] == stage)) for stage in {c[5] for c in calls}}
     init, agents = "results/smoke/lever/preset~world/init/seed~0", "results/smoke/intention"
     assert {f"start={given}", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
@@ -170,7 +172,7 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     served = {f"{name}={agents}/served~gpt/{name}.jsonl" for name in ("evaluations", "episodes")}
     assert served | {f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
     assert {f"served_{file}" for file in served} < words["collect_agents"]
-    counts = dict(JOB_COUNT.findall(said))
+    counts = dict(JOB_COUNT.findall(text))
     assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")
 
 
@@ -193,9 +195,9 @@ def test_the_configuration_is_read_before_snakemake_reads_it(untouched: Project,
         assert "Traceback" not in done.stdout
         assert "site-packages" not in done.stdout
     words = (*SMOKE, str(moved), "--config", "arms[0].seeds=[7]", "arms.0.on_policy.seeds=[7]", "--dry-run")
-    said = untouched.call(*words).stdout
-    assert f"Results go to {tmp_path}/moved ({moved}; overridden: config/smoke.yaml sets results/smoke)." in said
-    assert "preset~world/rce/seed~7/" in said
+    text = untouched.call(*words).stdout
+    assert f"Results go to {tmp_path}/moved ({moved}; overridden: config/smoke.yaml sets results/smoke)." in text
+    assert "preset~world/rce/seed~7/" in text
 
 
 MODULE = """
@@ -235,8 +237,8 @@ def test_as_a_module_of_another_folder_it_has_the_users_configuration(untouched:
     own = untouched.planned()
     assert {rule: int(n) for rule, n in planned.items() if rule not in ("total", "all")} == own
 
-    said = call("--", "mine/lever/examples/train.run.json")
-    assert ran(said) == {"generate_world": 1, "prepare_examples": 1}
-    assert "Done in" in said
+    text = call("--", "mine/lever/examples/train.run.json")
+    assert ran(text) == {"generate_world": 1, "prepare_examples": 1}
+    assert "Done in" in text
     assert len((other / "mine/lever/examples/train.jsonl").read_text().splitlines()) == 500
     assert len(list((other / ".snakemake/lever_pipe").glob("snapshot-*.json"))) == 1

@@ -57,9 +57,9 @@ asked = json.loads(Path("asked.json").read_text())
 found = [[e.question_id for e in policy.select(q, i, k=2, pool=policy.pools[n])] for n, q, i in asked]
 found = {"pool": found, "new": [[e.question_id for e in policy.select(q, i)] for _, q, i in asked[:5] * 2]}
 """
-PLAYED = "found = [row.model_dump() for row in evaluation.rows]"
+PLAY_SCRIPT = "found = [row.model_dump() for row in evaluation.rows]"
 RELEASED = {RCE: (RCE, "last", SELECTED), GRPO: (GRPO, "last", SELECTED)}
-RELEASED |= {checkpoint: (AGENT, checkpoint, PLAYED) for checkpoint in ("last", "best")}
+RELEASED |= {checkpoint: (AGENT, checkpoint, PLAY_SCRIPT) for checkpoint in ("last", "best")}
 
 
 class Released(NamedTuple):
@@ -113,8 +113,8 @@ def put_evaluation(project: Project, folder: Path) -> None:
     examples = storage.read_examples(project.folder / LEVER / "examples/eval.jsonl")
     for name in {example.image for example in examples}:
         (folder / name).symlink_to(next((project.folder / "results/smoke/world").rglob(name)))
-    asked = [(example.question_id, example.question, example.image) for example in examples]
-    (folder / "asked.json").write_text(json.dumps(asked))
+    prompts = [(example.question_id, example.question, example.image) for example in examples]
+    (folder / "asked.json").write_text(json.dumps(prompts))
 
 
 @pytest.mark.parametrize("policy", [RCE, GRPO])
@@ -147,15 +147,17 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
         config=ScoreAnswersConfig(**json.loads((scored / "scores.run.json").read_text())["config"] | own),
     )
     assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if cell.policy.name == policy]
-    told = {(r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in model_card.data.eval_results}
-    assert len(told) == len(cells) == 4
+    messages = {
+        (r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in model_card.data.eval_results
+    }
+    assert len(messages) == len(cells) == 4
     for cell in cells:
         key = f"first {cell.samples} evaluation questions", f"VQA accuracy in percent, shots: {cell.shots}"
         where = {"samples": str(cell.samples), "shots": str(cell.shots)}
         row = lines_of(study / "tables/intervals.csv", group=group_of(policy), **where)[0]
         mean = {"mean_of_runs": float(row["accuracy"]), "runs": int(row["n_runs"])}
-        assert told[key][0] == pytest.approx(cell.accuracy, rel=1e-8, abs=0)
-        assert told[key][1] == mean | {"low": float(row["low"]), "high": float(row["high"])}
+        assert messages[key][0] == pytest.approx(cell.accuracy, rel=1e-8, abs=0)
+        assert messages[key][1] == mean | {"low": float(row["low"]), "high": float(row["high"])}
 
 
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
@@ -164,24 +166,26 @@ def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
 ) -> None:
     out, model_card, found = released_of[checkpoint]
     require_fit_for_others(smoke, out, model_card)
-    made = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in made]
+    artefacts = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in artefacts]
     assert found == [row for row in rows if row["checkpoint"] == checkpoint]
-    told = {result.metric_name: result for result in model_card.data.eval_results}
-    assert len(told) == 4
+    messages = {result.metric_name: result for result in model_card.data.eval_results}
+    assert len(messages) == 4
     for mode in ("greedy", "sampled"):
         value = next(row["values"]["reward"] for row in rows if (row["checkpoint"], row["mode"]) == (checkpoint, mode))
-        assert told[f"{mode} reward"].metric_value == pytest.approx(value, rel=1e-8, abs=1e-12)
+        assert messages[f"{mode} reward"].metric_value == pytest.approx(value, rel=1e-8, abs=1e-12)
         endpoint = f"test_reward_{mode}_{checkpoint}"
         mean = lines_of(smoke.folder / AGENTS / "tables/endpoints.csv", arm="baseline", endpoint=endpoint, seed="")[0]
-        assert told[f"{mode} reward"].metric_args["low"] == float(mean["low"])
+        assert messages[f"{mode} reward"].metric_args["low"] == float(mean["low"])
 
 
 def test_a_score_is_the_seeds_own_and_the_interval_that_of_all_its_runs(tmp_path: Path) -> None:
-    told = {"subset": "test", "mode": "greedy", "n": 8, "low": -1.0, "high": 9.0}
+    messages = {"subset": "test", "mode": "greedy", "n": 8, "low": -1.0, "high": 9.0}
     values = {"arm~a/seed~0": 1.0, "arm~a/seed~1": 3.0, "arm~a": 2.0, "arm~b/seed~0": 5.0, "arm~b": 6.0}
     rows = [
-        EvidenceRow("intention", of, "reward", values[of], at=at, **told) for of in values for at in ("last", "best")
+        EvidenceRow("intention", of, "reward", values[of], at=at, **messages)
+        for of in values
+        for at in ("last", "best")
     ]
     rows += [EvidenceRow("intention", of, "kl", 7.0, at="last", subset="train") for of in values]
     write_evidence(tmp_path / "report/evidence.csv", rows)
@@ -236,7 +240,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "messages"),
     [
         (["preset~world/rce/epoch~2", "out"], f"Did you mean '{RCE}'?"),
         (["arm~bundel/seed~0", "out"], "Did you mean 'arm~bundle/seed~0'?"),
@@ -247,20 +251,20 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     ],
 )  # fmt: skip
 def test_what_cannot_be_released_is_told(
-    smoke: Project, refused: Callable[..., str], words: list[str], told: str
+    smoke: Project, refused: Callable[..., str], words: list[str], messages: str
 ) -> None:
-    assert told in refused(*words)
+    assert messages in refused(*words)
     assert not (smoke.folder / "out").exists()
 
 
 @pytest.fixture
 def refused(smoke: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def told(*words: str) -> str:
+    def messages(*words: str) -> str:
         monkeypatch.chdir(smoke.folder)
         assert main(["release", *words, "--license", "mit", "--configfile", "config/smoke.yaml"]) == 2
         return capsys.readouterr().err
 
-    return told
+    return messages
 
 
 def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
@@ -271,10 +275,12 @@ def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smok
     for wrong in (pool[:1] * 2, (*pool, 0)):
         with pytest.raises(ConfigError, match=rf"pool: .* each once; found {wrong[-1]}\."):
             policy.select("what is its color?", image, 1, pool=wrong)
-    of, shown = policy.settings.pools, next(iter(policy.examples.values()))
-    others = {name for name, example in policy.examples.items() if example.image_digest != shown.image_digest}
+    of, displayed = policy.settings.pools, next(iter(policy.examples.values()))
+    others = {name for name, example in policy.examples.items() if example.image_digest != displayed.image_digest}
     policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update={"size": len(others)})})
-    found = policy.select(shown.question, next((smoke.folder / "results/smoke/world").rglob(shown.image)), len(others))
+    found = policy.select(
+        displayed.question, next((smoke.folder / "results/smoke/world").rglob(displayed.image)), len(others)
+    )
     assert {example.question_id for example in found} == others, "none that shows the image"
     for pools, error in (({"size": 601}, DataError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
         policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update=pools)})

@@ -30,8 +30,8 @@ GRPO = "preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2"
 @contextmanager
 def replaced(path: Path) -> Iterator[None]:
     """Put a selector with two other tensors in a file's place for the time of the block."""
-    kept = path.with_suffix(".kept")
-    shutil.copy2(path, kept)
+    selected = path.with_suffix(".kept")
+    shutil.copy2(path, selected)
     tensors = load_file(path)
     for name in sorted(tensors)[:2]:
         tensors[name] = np.asarray(tensors[name]) + 1
@@ -39,7 +39,7 @@ def replaced(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.replace(kept, path)  # noqa: PTH105 - with its times
+        os.replace(selected, path)  # noqa: PTH105 - with its times
 
 
 def why(project: Project, *words: str) -> str:
@@ -47,38 +47,38 @@ def why(project: Project, *words: str) -> str:
 
 
 def test_nothing_runs_and_the_target_says_what_it_was_made_from(smoke: Project) -> None:
-    said = why(smoke, GRPO)
-    assert "GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) does not run: everything is as it was made." in said
+    text = why(smoke, GRPO)
+    assert "GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) does not run: everything is as it was made." in text
     manifest = json.loads((smoke.folder / LEVER / GRPO / "run.json").read_text())
-    assert f"code {manifest['code']}" in said
-    assert f"start {manifest['inputs']['start'][:16]}" in said
+    assert f"code {manifest['code']}" in text
+    assert f"start {manifest['inputs']['start'][:16]}" in text
 
 
 def test_a_replaced_checkpoint_is_the_cause_of_what_reads_it(smoke: Project) -> None:
     base = smoke.folder / LEVER / "preset~world/rce/seed~0/epoch~2/selector.safetensors"
     count = len(load_file(base))
     with replaced(base):
-        first, *said = why(smoke, f"{LEVER}/{GRPO}/selections.jsonl").splitlines()
+        first, *text = why(smoke, f"{LEVER}/{GRPO}/selections.jsonl").splitlines()
     assert first.startswith("select_demonstrations of GRPO beta 0.15 epoch 2 of seed 0 (world, base 2) runs only if ")
-    own = next(line for line in said if line.startswith("GRPO beta 0.15 epoch "))
+    own = next(line for line in text if line.startswith("GRPO beta 0.15 epoch "))
     assert f"2 of {count} tensors differ" in own
-    assert not any(re.search(r"^RCE epoch 2 of seed 0 \(world\) runs? ", line) for line in said), "it is not made again"
+    assert not any(re.search(r"^RCE epoch 2 of seed 0 \(world\) runs? ", line) for line in text), "it is not made again"
 
 
 def test_a_setting_and_an_edit_are_named(smoke: Project) -> None:
     with smoke.edited(
         "lever_pipe/losses/kl.py", "torch.expm1(log_ratio) - log_ratio", "torch.expm1(log_ratio) + log_ratio"
     ):
-        said = why(smoke, GRPO, "--config", 'presets={"world":{"grpo":{"learning_rate":0.0002}}}')
-    assert "grpo.learning_rate is 0.0002, was 0.0001" in said
-    assert "losses.kl.k3 changed" in said
+        text = why(smoke, GRPO, "--config", 'presets={"world":{"grpo":{"learning_rate":0.0002}}}')
+    assert "grpo.learning_rate is 0.0002, was 0.0001" in text
+    assert "losses.kl.k3 changed" in text
 
 
 def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = json.loads((smoke.folder / RESULTS / "report/index.json").read_text())["tables"]["modes"]
+    displayed = json.loads((smoke.folder / RESULTS / "report/index.json").read_text())["tables"]["modes"]
     evidence = (smoke.folder / RESULTS / "report/evidence.csv").read_text().splitlines()
-    column = shown["columns"].index("Accuracy (%)")
-    printed = [int(cells[column][0].removeprefix("e")) for cells in shown["cells"]]
+    column = displayed["columns"].index("Accuracy (%)")
+    printed = [int(cells[column][0].removeprefix("e")) for cells in displayed["cells"]]
     line = next(line for line in printed if "/on_policy/base~2/beta~1/" in evidence[line - 1])
     location = f"modes:{printed.index(line) + 1}:Accuracy (%)"
     monkeypatch.chdir(smoke.folder)
@@ -88,7 +88,7 @@ def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: py
     assert (quantity.line, path) == (line, f"{LEVER}/tables/intervals.csv")
     rows = list(csv.DictReader(Path(path).read_text().splitlines()))
     assert float(rows[int(measured) - 2]["accuracy"]) == quantity.row.value
-    trained = [str(step.artefact.manifest) for step in found.steps if step.made.stage.startswith("train_")]
+    trained = [str(step.artefact.manifest) for step in found.steps if step.origin.stage.startswith("train_")]
     folder = f"{LEVER}/preset~world"
     own = [f"{folder}/on_policy/base~2/beta~1/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2)]
     assert sorted(trained) == sorted([*own, *(f"{folder}/rce/seed~0/epoch~{epoch}/run.json" for epoch in (1, 2))])

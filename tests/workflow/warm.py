@@ -66,12 +66,12 @@ def run(
     # With another number of threads libraries would have to be imported anew.
     # Only Linux names sockets without a file.
     as_here = environment.get(THREADS) == os.environ.get(THREADS) and sys.platform == "linux"
-    with tempfile.NamedTemporaryFile() as said:
+    with tempfile.NamedTemporaryFile() as output:
         commands = _commands(folder, tuple(package))
         lender = _lender()[0] if as_here and not fresh else None
-        commands.send((module, words, dict(environment), said.name, lender))
+        commands.send((module, words, dict(environment), output.name, lender))
         status = commands.recv()
-        text = Path(said.name).read_text()
+        text = Path(output.name).read_text()
     return subprocess.CompletedProcess(words, status, text)
 
 
@@ -104,10 +104,10 @@ def _take_commands(commands: connection.Connection, folder: Path, codes: Path | 
     gc.enable()
     while True:
         try:
-            asked = commands.recv()
+            requested = commands.recv()
         except EOFError:
             return
-        process = own.Process(target=_become, args=(folder, *asked))
+        process = own.Process(target=_become, args=(folder, *requested))
         process.start()
         process.join()
         commands.send(process.exitcode)
@@ -164,9 +164,9 @@ def _borrow(lender: bytes) -> None:
             return subprocess.Popen(command, pass_fds=pass_fds, env=env)
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(lender)
-            told = {"folder": str(Path.cwd()), "environment": env, "modules": command[4:]}
+            messages = {"folder": str(Path.cwd()), "environment": env, "modules": command[4:]}
             socket.send_fds(asking, [b" "], pass_fds)
-            asking.sendall(json.dumps(told).encode())
+            asking.sendall(json.dumps(messages).encode())
         return SimpleNamespace(wait=lambda: None)
 
     def begun(server: Any, *words: Any) -> None:
@@ -190,12 +190,12 @@ def _lend(listener: socket.socket, held: connection.Connection) -> None:
 def _serve(asking: socket.socket) -> None:
     descriptor = socket.recv_fds(asking, 1, 1)[1][0]
     with asking.makefile() as file:
-        asked = json.load(file)
-    os.chdir(asked["folder"])
+        requested = json.load(file)
+    os.chdir(requested["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    sys.path.insert(0, asked["folder"])
+    os.environ.update(requested["environment"])
+    sys.path.insert(0, requested["folder"])
     torch = sys.modules.pop("torch")  # or the numeric path would be one that nobody has chosen
     forks = import_module("lever_pipe.runtime.forks")
     sys.modules["torch"] = torch
-    forks.serve(socket.socket(fileno=descriptor), asked["modules"])
+    forks.serve(socket.socket(fileno=descriptor), requested["modules"])

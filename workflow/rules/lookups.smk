@@ -77,8 +77,8 @@ def groups_of_grpo(wildcards):
 
 def draws_to_replay(wildcards):
     """Return what on-policy GRPO drew in the same epoch, where a preset's offline GRPO learns from it."""
-    drawn = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
-    return [drawn] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
+    sampled = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
+    return [sampled] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
 
 
 def grpo_priority(wildcards):

@@ -140,9 +140,9 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
     for episode in episodes:
         if episode.is_sound:
             tasks[episode.task.id].append(episode)
-    kept = [group for group in tasks.values() if group]
+    selected = [group for group in tasks.values() if group]
     missing = [name for name, group in tasks.items() if not group]
-    if not kept:
+    if not selected:
         raise TrainingError(
             f"{label}: expected an episode that the simulated user neither failed nor left out of time",
             found=f"none of {len(episodes)} on {len(tasks)} tasks",
@@ -151,13 +151,13 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
     if missing:
         message = "%s: %d of %d tasks have no sound episode and are left out, as %s"
         log.warning(message, label, len(missing), len(tasks), missing[0])
-    means = {name: [math.fsum(map(value, group)) / len(group) for group in kept] for name, value in MEANS.items()}
-    rewards = [math.fsum(episode.rewards) for group in kept for episode in group]
+    means = {name: [math.fsum(map(value, group)) / len(group) for group in selected] for name, value in MEANS.items()}
+    rewards = [math.fsum(episode.rewards) for group in selected for episode in group]
     return {
         **{name: math.fsum(values) / len(values) for name, values in means.items()},
         **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in ends},
         # A single task has no error.
-        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(kept)) if len(kept) > 1 else 0.0,
+        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(selected)) if len(selected) > 1 else 0.0,
         "reward_min": min(rewards),
         "reward_max": max(rewards),
         "tasks_lost": float(len(missing)),
@@ -180,7 +180,7 @@ def _turn(episode: Episode, label: int, player: AnyPlayer) -> DialogueTurn:
     text, calls = player.utterance(episode, label)
     result = episode.results[label]
     return DialogueTurn(
-        said=_cut(text),
+        text=_cut(text),
         calls=tuple(DialogueCall(choice=call.choice, content=_cut(call.content)) for call in calls),
         reply="" if result is None else _cut(result.feedback),
         uncovered=() if result is None else result.covered,

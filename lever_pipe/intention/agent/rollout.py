@@ -286,13 +286,13 @@ def _roll_out(
         started = time.perf_counter()
         _answer(running, [sampled.tokens for sampled in turns], player, counts, is_last=turn == n_turns - 1)
         seconds += time.perf_counter() - started
-        kept = [row for row, dialogue in enumerate(running) if dialogue.is_running]
+        selected = [row for row, dialogue in enumerate(running) if dialogue.is_running]
         if progress is not None:
-            progress.update(len(running) - len(kept))
-        if not kept:
+            progress.update(len(running) - len(selected))
+        if not selected:
             break
-        rows.keep(kept)
-        running = [running[row] for row in kept]
+        rows.keep(selected)
+        running = [running[row] for row in selected]
     return seconds
 
 

@@ -70,8 +70,8 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
     arm, grpo = config.arm, config.grpo
     prepare_for_updates(policy)
     optimiser = AdamW(policy, learning_rate=peak_rate(config), weight_decay=grpo.weight_decay)
-    kept = run.reference if arm.reference_reset else None
-    progress = load_progress(state, policy, optimiser, kept, identity=identity)
+    selected = run.reference if arm.reference_reset else None
+    progress = load_progress(state, policy, optimiser, selected, identity=identity)
     if progress is None:
         progress = RunProgress()
         _validate(run, progress)
@@ -90,7 +90,7 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
             progress.metrics.append(_row(step, values, clock))
             if step % checkpoint_every == 0 and not is_over(config, progress):
                 with clock.time("checkpoint"):
-                    save_progress(state, progress, policy, optimiser, kept, identity=identity)
+                    save_progress(state, progress, policy, optimiser, selected, identity=identity)
                 progress.metrics[-1] = _row(step, values, clock)
             bar.update()
     return progress

@@ -189,7 +189,7 @@ def update(
 def _by_sequence(log_probs: Tensor, behaviour: Tensor, lengths: list[int]) -> Tensor:
     """Return `behaviour_of_sequences` of the episodes that stand one behind the other in a row [1, n]."""
     pairs = zip(torch.split(log_probs, lengths), torch.split(behaviour[0], lengths), strict=True)
-    rows = [(policy[None], drawn[None], torch.ones_like(policy[None], dtype=torch.bool)) for policy, drawn in pairs]
+    rows = [(policy[None], sampled[None], torch.ones_like(policy[None], dtype=torch.bool)) for policy, sampled in pairs]
     return torch.cat([behaviour_of_sequences(*row) for row in rows], dim=1)
 
 

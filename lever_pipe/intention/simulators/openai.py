@@ -70,7 +70,7 @@ count]}
 STOCK_REPLY = "I am not sure yet. What else would you like to know?"
 """Stands where no reply could be had."""
 _WEIGHTS = {1: "LOW", 2: "MEDIUM", 3: "HIGH"}
-_N_SHOWN = 3
+_N_DISPLAYED = 3
 """Exchanges of the conversation that a prompt holds, as published."""
 _MOST_DIGITS = 6
 """Of an index; Python refuses to read numbers of thousands of digits."""
@@ -147,7 +147,7 @@ def _request(task: Task, *, leak_details: bool) -> str:
 
 
 def _conversation(history: Sequence[Exchange], user: str) -> str:
-    lines = [f"Helper: {exchange.question}\n{user}: {exchange.reply}" for exchange in history[-_N_SHOWN:]]
+    lines = [f"Helper: {exchange.question}\n{user}: {exchange.reply}" for exchange in history[-_N_DISPLAYED:]]
     return "\n".join(lines) or "(this is the first question)"
 
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, RootModel
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.sections import shown
+from lever_pipe.base.sections import displayed
 from lever_pipe.experiment.agent_config import SyntheticTasks
 from lever_pipe.intention.records import MissingDetail, Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
@@ -59,7 +59,7 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
     if twice := train.keys() & val.keys():
         raise DataError(
             f"{files.val[0]}: expected no task of {files.train[0]}",
-            found=shown(min(twice)),
+            found=displayed(min(twice)),
             do="Take it out of one of them.",
         )
     for (path,), split in zip(files[:3], (train, val, held_out), strict=True):
@@ -76,7 +76,9 @@ def read_tasks(paths: Iterable[Path]) -> dict[str, Task]:
     for path in paths:
         for record in storage.read_row(path, TaskList).root:
             if record.id in tasks:
-                raise DataError(f"{path}: expected each id once", found=f"{shown(record.id)} again", do="Take one out.")
+                raise DataError(
+                    f"{path}: expected each id once", found=f"{displayed(record.id)} again", do="Take one out."
+                )
             tasks[record.id] = Task.model_validate(record.model_dump())
     return tasks
 
@@ -104,7 +106,7 @@ def _split_in(path: Path, details: Mapping[str, Task]) -> dict[str, Task]:
         if not isinstance(name, str) or name not in details or name in tasks:
             raise DataError(
                 f"{path}: row {row}: reward_model.id: expected a task with details that no earlier row names",
-                found=shown(name),
+                found=displayed(name),
                 do="Name the file with its details in intention.tasks.files.details, or take the row out.",
             )
         tasks[name] = details[name]

@@ -65,7 +65,7 @@ TOTAL = "perf/total_num_tokens"
 VALIDATION = re.compile(r"val-(?:core|aux)/(?P<source>.+)/(?P<quantity>reward|acc)/mean@(?P<samples>[1-9]\d*)")
 """A mean over validated tasks. `acc` takes the place of `reward` where the reward function returns it; a source may be
 `openai/gsm8k`; `mean@8` is of eight samples a task."""
-SHOWN = 5
+DISPLAY_LIMIT = 5
 """Keys that an error names."""
 LARGEST = 1e15
 """Beyond what any of these values can be."""
@@ -194,7 +194,7 @@ def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Convert
 def _training(readings: Readings, n_gpus: int) -> dict[str, float]:
     values = {}
     for key, name in NAMES.items():
-        if key in readings and not _says_nothing(key, readings[key]):
+        if key in readings and not _is_empty(key, readings[key]):
             values[name] = _finite(key, readings[key])
     if "tokens_per_rank" in values:
         values["tokens_total"] = _total(readings, values["tokens_per_rank"], n_gpus)
@@ -203,7 +203,7 @@ def _training(readings: Readings, n_gpus: int) -> dict[str, float]:
     return values
 
 
-def _says_nothing(key: str, reading: Reading) -> bool:
+def _is_empty(key: str, reading: Reading) -> bool:
     """Return whether a 0 is no measurement: a rounded learning rate, or the use of a GPU without a known peak."""
     return reading.value == 0 and (key == "perf/mfu/actor" or (key == "actor/lr" and reading.is_rounded))
 
@@ -241,7 +241,7 @@ def _validation_key(steps: Mapping[int, Readings], last: str) -> str:
     others = [key for key in keys if key.startswith("val")]
     raise RecordError(
         f"{last}: expected validation rewards, val-core/SOURCE/reward/mean@N or val-core/SOURCE/acc/mean@N",
-        found=f"{', '.join(others[:SHOWN])} in {len(steps)} steps" if others else f"none in {len(steps)} steps",
+        found=f"{', '.join(others[:DISPLAY_LIMIT])} in {len(steps)} steps" if others else f"none in {len(steps)} steps",
         do="Return the reward as `reward` or `acc` from the reward function, or rename that key in the log."
         if others
         else "Let the trainer validate (trainer.test_freq), or put a whole log there.",

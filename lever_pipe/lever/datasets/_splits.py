@@ -48,8 +48,8 @@ def asked_images(
     options = _options(settings, split)
     if with_spares and settings.on_bad_image == "skip":
         options = replace(options, limit=None)
-    asked = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
-    return None if asked is None else dict(asked(questions, options))
+    prompts = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
+    return None if prompts is None else dict(prompts(questions, options))
 
 
 def _options(settings: ExampleSettings, split: str) -> ReadOptions:

@@ -32,7 +32,7 @@ SHAPES = {
     "questions": '{"question_id": 1, "image_id": 2, "question": "What is it?"}',
 }
 """Objects that the lists of the format hold."""
-SHOWN = 5
+DISPLAY_LIMIT = 5
 """Items of a kind of problem that are named."""
 
 
@@ -107,11 +107,11 @@ def read_split(
     files: VqaFilePaths,
     options: ReadOptions,
     *,
-    shown_answer: Callable[[Annotation], str | None],
+    displayed_answer: Callable[[Annotation], str | None],
 ) -> ReadResult:
     """Return one split's examples in question-id order.
 
-    With `on_bad_image="skip"`, a `limit` counts readable questions. `shown_answer` gives the answer that a
+    With `on_bad_image="skip"`, a `limit` counts readable questions. `displayed_answer` gives the answer that a
     demonstration shows; None is a problem of the annotation.
     """
     problems = list[Problem]()
@@ -119,7 +119,7 @@ def read_split(
     annotations = _annotations(files.annotations, options.answers, problems)
     if questions and annotations:
         problems += _disagreements(questions, annotations)
-        problems += _answer_problems(annotations, options.n_answers, shown_answer)
+        problems += _answer_problems(annotations, options.n_answers, displayed_answer)
     questions = _in_order(questions, options)
     problems += _missing_images(questions[: options.limit], files.images, options.image_name)
     _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", problems)
@@ -127,7 +127,7 @@ def read_split(
     examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
-        answer = shown_answer(annotation)
+        answer = displayed_answer(annotation)
         assert answer is not None  # a problem above
         examples.append(
             Example(
@@ -155,10 +155,10 @@ def asked_images(questions: Path, options: ReadOptions) -> dict[str, AskedImage]
         rows = [
             (int(entry["question_id"]), entry["image_id"], location) for location, entry in enumerate(entries, start=1)
         ]
-        asked: dict[Any, AskedImage] = {}
+        prompts: dict[Any, AskedImage] = {}
         for question_id, image_id, location in _in_order(sorted(rows), options)[: options.limit]:
-            asked.setdefault(image_id, AskedImage(question_id, location))
-        return {options.image_name.format(image_id=image_id): question for image_id, question in asked.items()}
+            prompts.setdefault(image_id, AskedImage(question_id, location))
+        return {options.image_name.format(image_id=image_id): question for image_id, question in prompts.items()}
     return {}
 
 
@@ -238,7 +238,7 @@ def _disagreements(questions: list[Question], annotations: dict[int, Annotation]
 
 
 def _answer_problems(
-    annotations: dict[int, Annotation], n_answers: int, shown_answer: Callable[[Annotation], str | None]
+    annotations: dict[int, Annotation], n_answers: int, displayed_answer: Callable[[Annotation], str | None]
 ) -> Iterator[Problem]:
     for question_id, annotation in sorted(annotations.items()):
         location = f"question {question_id}"
@@ -246,7 +246,7 @@ def _answer_problems(
             yield f"wrong answer count, expected {n_answers}", f"{location}: {len(annotation.answers)}"
         elif not any(answer.answer.strip() for answer in annotation.answers):
             yield "blank answers only", location
-        elif (answer := shown_answer(annotation)) is None:
+        elif (answer := displayed_answer(annotation)) is None:
             yield "no multiple_choice_answer", location
         elif not answer.strip():
             yield "a blank answer to show", location
@@ -297,8 +297,8 @@ def _listed(problems: Iterable[Problem]) -> str:
         by_kind.setdefault(shortened(kind), []).append(shortened(str(item)))
     lines = []
     for kind, items in by_kind.items():
-        rest = f", and {len(items) - SHOWN} more" if len(items) > SHOWN else ""
-        lines.append(f"  {kind}: {len(items)} ({', '.join(items[:SHOWN])}{rest})")
+        rest = f", and {len(items) - DISPLAY_LIMIT} more" if len(items) > DISPLAY_LIMIT else ""
+        lines.append(f"  {kind}: {len(items)} ({', '.join(items[:DISPLAY_LIMIT])}{rest})")
     return "\n".join(lines)
 
 

@@ -17,9 +17,9 @@ __all__ = ["asked_images", "read"]
 
 def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:
     """Return one split's examples in question-id order; see `protocol.Reader.read`."""
-    return read_split(files, options, shown_answer=_shown_answer)
+    return read_split(files, options, displayed_answer=_displayed_answer)
 
 
-def _shown_answer(annotation: Annotation) -> str:
+def _displayed_answer(annotation: Annotation) -> str:
     answers = Counter(answer.answer for answer in annotation.answers if answer.answer.strip())
     return answers.most_common(1)[0][0]  # of equally frequent ones the first met

@@ -14,4 +14,4 @@ __all__ = ["asked_images", "read"]
 
 def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:
     """Return one split's examples in question-id order; see `protocol.Reader.read`."""
-    return read_split(files, options, shown_answer=lambda annotation: annotation.multiple_choice_answer)
+    return read_split(files, options, displayed_answer=lambda annotation: annotation.multiple_choice_answer)

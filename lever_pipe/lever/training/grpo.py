@@ -16,7 +16,7 @@ from lever_pipe.losses.schedules import adapt_kl_beta
 from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
 
 
-def kept_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tensor]:
+def selected_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tensor]:
     """Return the selections that an epoch trains on and their advantages: fewer in the first one."""
     limits = grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
     return keep_best(groups, grpo.top_k_first_epoch if epoch == 1 else grpo.top_k, **limits)
@@ -26,19 +26,19 @@ def grpo_epoch(
     updates: Updates,
     reference: FrozenSelector,
     table: EmbeddingTable,
-    kept: tuple[Groups, Tensor],
+    selected: tuple[Groups, Tensor],
     *,
     kl_beta: float,
     settings: Grpo,
     generator: torch.Generator,
 ) -> float:
-    """Take the steps of one epoch on what `kept_in_epoch` kept; return the weight of the penalty behind the last one.
+    """Take the steps of one epoch on what `selected_in_epoch` kept; return the weight of the penalty behind the last one.
 
     The trained policy runs without dropout as the reference does: so the ratio is 1 and the penalty 0 before the first
     step. `kl_beta` is the weight at that step; with `adaptive_kl` it follows the penalty step by step.
     """
-    order = torch.cat(batches(len(kept[0]), settings.batch_queries, generator))
-    groups, advantages = kept[0].take(order), kept[1][order]
+    order = torch.cat(batches(len(selected[0]), settings.batch_queries, generator))
+    groups, advantages = selected[0].take(order), selected[1][order]
     anchor = reference_log_probs(reference, groups)
     policy = updates.module.eval()
     table = table.projected_by(policy)

@@ -68,7 +68,7 @@ class LvlmBudget(NamedTuple):
     step: int
     prompts: int
     values: dict[str, float]
-    drawn: SampledSelections
+    sampled: SampledSelections
 
 
 def on_policy_epoch(
@@ -99,14 +99,14 @@ def on_policy_epoch(
         progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
-        drawn = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
-        prompts.update(drawn.prompts)
-        batch, scores, advantages = drawn.groups, drawn.scores, advantages_of(drawn.groups, settings)
+        sampled = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
+        prompts.update(sampled.prompts)
+        batch, scores, advantages = sampled.groups, sampled.scores, advantages_of(sampled.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
             step = on_policy_step(
                 batch,
-                drawn,
+                sampled,
                 advantages,
                 scores,
                 anchor,
@@ -117,7 +117,7 @@ def on_policy_epoch(
             )
             updates.take(step, len(batch))
             if update == 0:
-                yield LvlmBudget(number, len(prompts), step.values, drawn)
+                yield LvlmBudget(number, len(prompts), step.values, sampled)
             if update + 1 < settings.updates:
                 scores = table.scores(policy, batch, may_stop=True)
 
@@ -156,13 +156,13 @@ def draw_groups(
     return SampledSelections(prompts, groups, lengths, taken, accuracies, log_probs, scores)
 
 
-def save_draws(path: Path, drawn: Sequence[SampledSelections]) -> None:
+def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
     """Write what an epoch drew: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
     arrays = {
-        "queries": torch.cat([batch.groups.queries for batch in drawn]),
-        "selections": torch.cat([batch.groups.selections for batch in drawn]).to(torch.int16),
-        "lengths": torch.cat([batch.lengths for batch in drawn]).to(torch.int16),
-        "rewards": torch.cat([batch.groups.rewards for batch in drawn]),
+        "queries": torch.cat([batch.groups.queries for batch in sampled]),
+        "selections": torch.cat([batch.groups.selections for batch in sampled]).to(torch.int16),
+        "lengths": torch.cat([batch.lengths for batch in sampled]).to(torch.int16),
+        "rewards": torch.cat([batch.groups.rewards for batch in sampled]),
     }
     storage.write_arrays(path, {name: tensor.cpu().numpy() for name, tensor in arrays.items()})
 
@@ -238,7 +238,7 @@ def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
 
 def on_policy_step(
     batch: Groups,
-    drawn: SampledSelections,
+    sampled: SampledSelections,
     advantages: Tensor,
     scores: Tensor,
     anchor: Tensor,
@@ -251,21 +251,21 @@ def on_policy_step(
     """Return the loss of a drawn batch and what is logged of it, given the logits of policy and anchor."""
     stops = scores.shape[-1] > batch.pools.shape[1]
     # A step that is not taken has equal logits on both sides, and so no divergence.
-    met = drawn.taken[..., None]
+    met = sampled.taken[..., None]
     logits, anchor_logits = (
         masked(all_steps, met.expand_as(all_steps))
         for all_steps in (step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
     )
-    log_probs = masked(step_log_probs(scores, batch.selections), drawn.taken).sum(dim=-1)
+    log_probs = masked(step_log_probs(scores, batch.selections), sampled.taken).sum(dim=-1)
     if kl_form == "exact":
         divergences = selection_divergence(logits, anchor_logits)
     else:
-        anchored = masked(step_log_probs(anchor, batch.selections), drawn.taken).sum(dim=-1)
-        draws = (log_probs, drawn.log_probs, anchored, batch.valid)
+        anchored = masked(step_log_probs(anchor, batch.selections), sampled.taken).sum(dim=-1)
+        draws = (log_probs, sampled.log_probs, anchored, batch.valid)
         divergences = divergence_of_draws(*draws, form=kl_form, clip_epsilon=clip_epsilon, clip_high=clip_high)
     terms = on_policy_terms(
         log_probs_BG=log_probs,
-        behaviour_log_probs_BG=drawn.log_probs,
+        behaviour_log_probs_BG=sampled.log_probs,
         advantages_BG=advantages,
         divergences_BG=divergences,
         valid_BG=batch.valid,
@@ -278,11 +278,11 @@ def on_policy_step(
         terms.total,
         {
             **logged(terms, kl_beta),
-            "kl_exact": float(per_step[drawn.taken].mean()),
+            "kl_exact": float(per_step[sampled.taken].mean()),
             "entropy": float(policy_entropy(scores.detach())),
             "reward": float(batch.rewards.mean()),
-            "accuracy": 100 * float(drawn.accuracies.mean()),
-            "gradient_share_hard": float(group_has_spread(drawn.accuracies, batch.valid).float().mean()),
-            **({"shots": float(drawn.lengths.float().mean())} if stops else {}),
+            "accuracy": 100 * float(sampled.accuracies.mean()),
+            "gradient_share_hard": float(group_has_spread(sampled.accuracies, batch.valid).float().mean()),
+            **({"shots": float(sampled.lengths.float().mean())} if stops else {}),
         },
     )

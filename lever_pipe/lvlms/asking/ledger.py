@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 ROWS_PER_CHUNK = 256  # a killed job loses at most these
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
-SHOWN = 200  # characters of a faulty line in a message
+DISPLAY_LIMIT = 200  # characters of a faulty line in a message
 KEY = b'{"key":"'  # begins a line
 DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
 DIGEST_LENGTH = 16
@@ -141,12 +141,12 @@ class Ledger:
         content = b"".join(self._pending)
         # A write that fails may leave a torn line, which must stay the last of its file: hence forget the file first.
         path, self._path = self._path, None
-        kept = path is not None and _append(path, content, mode="r+b")
-        while not kept:
+        retained = path is not None and _append(path, content, mode="r+b")
+        while not retained:
             self.folder.mkdir(parents=True, exist_ok=True)
             # A name that no other writer uses, now or later: it stands for one content, whoever has read it.
             path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-            kept = _append(path, content, mode="xb")
+            retained = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
 
@@ -244,9 +244,9 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[str, Row]:
         key = row.pop("key")
         del row["sha256"]
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise _no_row(path, number, repr(error)[:SHOWN]) from None
+        raise _no_row(path, number, repr(error)[:DISPLAY_LIMIT]) from None
     if not isinstance(key, str):
-        raise _no_row(path, number, f"the key {json.dumps(key)}"[:SHOWN])
+        raise _no_row(path, number, f"the key {json.dumps(key)}"[:DISPLAY_LIMIT])
     return key, row
 
 

@@ -117,28 +117,28 @@ class Wording:
     def prompt(self, query: Example, demonstrations: Iterable[Example]) -> Prompt:
         """Return the prompt that shows `demonstrations` in order, the first farthest from `query`, and asks that."""
         opening: tuple[Block, ...] = ((Turn("system", (self._style.system,)),),) if self._style.system else ()
-        shown = (self._block(example, is_asked=False) for example in demonstrations)
-        blocks = (*opening, *shown, self._block(query, is_asked=True))
+        example_blocks = (self._block(example, is_query=False) for example in demonstrations)
+        blocks = (*opening, *example_blocks, self._block(query, is_query=True))
         return Prompt(blocks, default_system=self._style.system is None)
 
-    def _block(self, example: Example, *, is_asked: bool) -> Block:
-        made_of = (is_asked, example.question, example.answer, example.image_digest)
-        if made_of not in self._blocks:
-            self._blocks[made_of] = self._asked(example) if is_asked else self._shown(example)
-        return self._blocks[made_of]
+    def _block(self, example: Example, *, is_query: bool) -> Block:
+        composed = (is_query, example.question, example.answer, example.image_digest)
+        if composed not in self._blocks:
+            self._blocks[composed] = self._query(example) if is_query else self._example_answer(example)
+        return self._blocks[composed]
 
-    def _shown(self, demonstration: Example) -> Block:
+    def _example_answer(self, demonstration: Example) -> Block:
         """Return a demonstration with its answer."""
         if self._style.layout == "single_turn":
-            return (_says("user", demonstration, self._style.demonstration),)
+            return (_template_accepts("user", demonstration, self._style.demonstration),)
         answer = Turn("assistant", (_filled("{answer}", demonstration),))
-        return _says("user", demonstration, self._style.query), answer
+        return _template_accepts("user", demonstration, self._style.query), answer
 
-    def _asked(self, query: Example) -> Block:
-        return (_says("user", query, self._style.query),)
+    def _query(self, query: Example) -> Block:
+        return (_template_accepts("user", query, self._style.query),)
 
 
-def _says(role: Role, example: Example, template: str) -> Turn:
+def _template_accepts(role: Role, example: Example, template: str) -> Turn:
     return Turn(role, (ImagePart(example.image_digest), _filled(template, example)))
 
 

@@ -45,7 +45,7 @@ def _summary(context: ReportContext) -> Summary:
         reference=code(view.reference),
     )
     chosen = _chosen(view, arms)
-    says = {
+    facts = {
         "lack": "" if rows else "run",
         "reference": view.reference,
         "arms": [entry for arm in chosen if (entry := _differences(view, arm))["gaps"]],
@@ -53,7 +53,7 @@ def _summary(context: ReportContext) -> Summary:
         "is_single": bool(rows) and all(len(view.common(arm.name, view.reference)) == 1 for arm in arms),
         "is_undone": bool(rows) and any(_is_undone_by_holm(view, arm.name) for arm in chosen),
     }
-    return Summary("kl", title, says, rows, axis, LINKS, KEYS)
+    return Summary("kl", title, facts, rows, axis, LINKS, KEYS)
 
 
 def _with_kl(view: AgentView) -> list[AgentArm]:

@@ -67,10 +67,10 @@ def tables(view: AgentView) -> Iterator[Table]:
         if view.scale > 1
         else "Arms and decoding: held-out reward"
     )
-    yield Table("agent-arms", "agent", title, framed(rows), says=_says(view, agents), folded=FOLDED)
+    yield Table("agent-arms", "agent", title, framed(rows), facts=_sentence_facts(view, agents), folded=FOLDED)
 
 
-def _says(view: AgentView, agents: list[str]) -> dict[str, Any]:
+def _sentence_facts(view: AgentView, agents: list[str]) -> dict[str, Any]:
     """Return which arms are separated from the reference arm, and what the notes need."""
     compared = [(mode, arm.name, view.compared(arm.name, mode)) for mode in MODES for arm in view.arms]
     compared += [(mode, agent, view.compared(agent, mode)) for mode in MODES for agent in agents]

@@ -48,10 +48,10 @@ TRAJECTORY_SCORES = {
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the document's tables in its order."""
     yield Table(
-        "003-configuration", SECTION, "Configuration of the two runs", framed(_configuration(view)), says=view.pair
+        "003-configuration", SECTION, "Configuration of the two runs", framed(_configuration(view)), facts=view.pair
     )
     yield Table(
-        "003-validation-reward", SECTION, "Validation reward by step", framed(_rewards(view)), says=_starts(view)
+        "003-validation-reward", SECTION, "Validation reward by step", framed(_rewards(view)), facts=_starts(view)
     )
     yield Table("003-losses", SECTION, "Losses, entropy and gradient norm at the printed steps", framed(_losses(view)))
 

@@ -47,10 +47,10 @@ STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the document's tables in its order."""
-    says = _verdicts(view)
-    yield Table("004-answer", SECTION, "Is the KL run worse, or about the same?", framed(_answer(view)), says=says)
-    says = {"every": view.config.evaluation.every}
-    yield Table("004-steps-to-best", SECTION, "Steps to the best reward", framed(_steps_to_best(view)), says=says)
+    facts = _verdicts(view)
+    yield Table("004-answer", SECTION, "Is the KL run worse, or about the same?", framed(_answer(view)), facts=facts)
+    facts = {"every": view.config.evaluation.every}
+    yield Table("004-steps-to-best", SECTION, "Steps to the best reward", framed(_steps_to_best(view)), facts=facts)
     yield Table("004-step-by-step", SECTION, "Rewards step by step", framed(_step_by_step(view)))
     title = "Changes from evaluation to evaluation, in percent"
     yield Table("004-changes", SECTION, title, framed(_changes(view)))
@@ -252,7 +252,7 @@ def _stability(view: AgentView) -> Iterator[Row]:
             if row.measure is _largest_change and not pair.is_ours:
                 printed = {run: number for run, number in stated.items() if number is not None}
                 cells |= {
-                    run: message("{value} (printed: {said})", value=cells[run], said=cell)
+                    run: message("{value} (printed: {printed})", value=cells[run], printed=cell)
                     for run, cell in printed.items()
                 }
             yield pair.row("Statistic", called, {**cells, "p": _p_of_claim(view, pair, row.claim)})

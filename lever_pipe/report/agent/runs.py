@@ -201,8 +201,8 @@ class AgentView:
     def published(self, run: str, metric: str, quoted: str = "") -> Curve:
         """Return a published metric by step, of one document or of both."""
         rows = self.evidence.where(f"published/{run}", metric, study=STUDY)
-        kept = [row for row in rows if row.at and (not quoted or row.quoted == quoted)]
-        return dict(sorted((int(row.at), row) for row in kept))
+        selected = [row for row in rows if row.at and (not quoted or row.quoted == quoted)]
+        return dict(sorted((int(row.at), row) for row in selected))
 
     def stated(self, run: str, metric: str) -> EvidenceRow | None:
         """Return what is stated of a published run, or of two, as a whole."""

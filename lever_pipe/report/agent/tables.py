@@ -28,7 +28,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
     yield from arms.tables(view)
 
 
-def says(context: ReportContext) -> dict[str, Any] | None:
+def facts(context: ReportContext) -> dict[str, Any] | None:
     """Return how often simulator and environment failed in training, over all runs."""
     view, counts = view_of(context), dict[str, Any]()
     if view is None:

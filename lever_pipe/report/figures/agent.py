@@ -85,7 +85,7 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.3 + 0.4 * len(names))
     style.zero_line(axes)
-    is_drawn = False
+    is_sampled = False
     for index, mode in enumerate(MODES):
         location = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
         rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **location) for arm in names]
@@ -93,10 +93,10 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
             marks = [(arm, row[0], style.series_style(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
             style.dots(axes, {}, style.series_style(index), label=translator.message(mode.capitalize()))
-            is_drawn = True
+            is_sampled = True
     style.label(axes, x=translator.message("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
-    return figure if is_drawn else None
+    return figure if is_sampled else None
 
 
 def training(view: AgentView, translator: Translator) -> Figure | None:

@@ -25,11 +25,11 @@ class Drawing(NamedTuple):
 def _of_agents(
     draw: Callable[[AgentView, Translator], Figure | None],
 ) -> Callable[[ReportContext, Translator], Figure | None]:
-    def drawn(context: ReportContext, translator: Translator) -> Figure | None:
+    def plotted(context: ReportContext, translator: Translator) -> Figure | None:
         agents = context.config.agents
         return None if agents is None else draw(AgentView(context, agents), translator)
 
-    return drawn
+    return plotted
 
 
 FIGURES: Mapping[str, Drawing] = {

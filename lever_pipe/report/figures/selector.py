@@ -43,7 +43,7 @@ ASPECTS = {
 
 def frontier(context: ReportContext, translator: Translator) -> Figure | None:
     """Return accuracy against the KL divergence from the RCE base, and against KL_BETA on its own axis."""
-    modes = {"grpo": (context.main.last_grpo, OFFLINE), "on_policy": (context.main.drawn, ON_POLICY)}
+    modes = {"grpo": (context.main.last_grpo, OFFLINE), "on_policy": (context.main.on_policy_groups, ON_POLICY)}
     if not any(groups for groups, _ in modes.values()):
         return None
     figure, (left, right) = style.panels(1, 2, height=3.9)
@@ -75,7 +75,12 @@ def frontier(context: ReportContext, translator: Translator) -> Figure | None:
 def primary(context: ReportContext, translator: Translator) -> Figure | None:
     """Return the primary comparisons: the last epochs against their RCE base, mean over shots."""
     main = context.main
-    groups = [*main.last_grpo.values(), *main.drawn.values(), *main.over_betas("grpo"), *main.over_betas("on_policy")]
+    groups = [
+        *main.last_grpo.values(),
+        *main.on_policy_groups.values(),
+        *main.over_betas("grpo"),
+        *main.over_betas("on_policy"),
+    ]
     base = main.last_rce
     rows = [(group, context.compared(group, base)) for group in groups if base]
     marks = [(_label(translator, group), row, _series_style(group)) for group, row in rows if row is not None]
@@ -108,7 +113,10 @@ def training_curves(context: ReportContext, translator: Translator) -> Figure | 
 def learning(context: ReportContext, translator: Translator) -> Figure | None:
     """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
     main = context.main
-    kinds, base = {"grpo": main.grpo, "on_policy": main.on_policy}, main.drawn_base if main.base is None else main.base
+    kinds, base = (
+        {"grpo": main.grpo, "on_policy": main.on_policy},
+        main.on_policy_base if main.base is None else main.base,
+    )
     panels = [(kind, groups) for kind, groups in kinds.items() if groups]
     if not panels:
         return None
@@ -195,7 +203,7 @@ def _standing_for_kinds(context: ReportContext) -> list[str]:
     """Return a baseline, a policy of each kind, and the oracle."""
     main = context.main
     chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
-    chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.drawn.values()), None)]
+    chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.on_policy_groups.values()), None)]
     return [group for group in dict.fromkeys(chosen) if group]
 
 

@@ -39,21 +39,21 @@ def marks(compared: pd.DataFrame) -> list[Mark]:
         for row in lines_of(against)
         if str(GridCell.parse(row.left).policy) == ORACLE
     }
-    drawn = []
+    plotted = []
     for row in lines_of(against):
         grid_cell = GridCell.parse(row.left)
         if str(grid_cell.policy) == ORACLE:
             continue
         ceiling = ceilings.get((row.data, grid_cell.setting))
         panel = f"{row.data}, answered by {grid_cell.lvlm}"
-        drawn.append(
+        plotted.append(
             Mark(panel, called(str(grid_cell.policy)), grid_cell.sampler, row.difference, row.low, row.high, ceiling)
         )
     panels, samplers = (
-        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in drawn), strict=True)
+        list(dict.fromkeys(values)) for values in zip(*((m.panel, m.series) for m in plotted), strict=True)
     )
-    mean = pd.DataFrame(drawn, columns=Mark._fields).groupby("row")["value"].mean()
-    return sorted(drawn, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
+    mean = pd.DataFrame(plotted, columns=Mark._fields).groupby("row")["value"].mean()
+    return sorted(plotted, key=lambda m: (panels.index(m.panel), -mean[m.row], m.row, samplers.index(m.series)))
 
 
 def lines_of(frame: pd.DataFrame) -> Iterator[Any]:

@@ -107,8 +107,8 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScore
     Raises:
         RecordError: a malformed row, or other evaluations than of such a policy on held-out tasks.
     """
-    rows, played = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
-    policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, played)
+    rows, episode_scores = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
+    policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, episode_scores)
     problems, both = list(_episode_problems(policy)), {EvaluationPoint(TEST, mode, "last", 0) for mode in MODES}
     locations, is_start = {location for location in map(_location, rows) if location.mode in MODES}, name == START_ARM
     if locations != both if is_start else not locations or locations - both:

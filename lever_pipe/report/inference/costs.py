@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import EpochMetrics
 
-ASKED = "lvlm_prompts"
+REQUESTED = "lvlm_prompts"
 """Metric of an epoch that asks the LVLM what its policy draws: different prompts of the epoch."""
 
 
@@ -56,7 +56,7 @@ def cost_rows(metrics: Iterable[EpochMetrics], rl_prompts: Mapping[str, int]) ->
     """
     rows = [row for row in metrics if row.policy.stage != "sft"]
     names = [PolicyName.parse(row.policy.name) for row in rows]
-    by_epoch = {name: int(row.values.get(ASKED, 0)) for name, row in zip(names, rows, strict=True)}
+    by_epoch = {name: int(row.values.get(REQUESTED, 0)) for name, row in zip(names, rows, strict=True)}
     costs = []
     for name, row in zip(names, rows, strict=True):
         prompts = sum(by_epoch.get(name.at(epoch), 0) for epoch in range(1, (name.epoch or 0) + 1))

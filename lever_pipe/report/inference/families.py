@@ -100,18 +100,18 @@ class Arm:
         return _last_common([*self.on_policy, *self.extra_objectives])
 
     @property
-    def drawn_base(self) -> int | None:
+    def on_policy_base(self) -> int | None:
         """Return the latest RCE epoch that on-policy runs or extra objectives start from."""
         return max((base for base, _, _ in [*self.on_policy, *self.extra_objectives]), default=None)
 
     @property
-    def drawn(self) -> dict[float, str]:
-        """Return the on-policy groups of the last common epoch from `drawn_base`, by beta."""
-        return {beta: name for (base, beta), name in self.ended("on_policy").items() if base == self.drawn_base}
+    def on_policy_groups(self) -> dict[float, str]:
+        """Return the on-policy groups of the last common epoch from `on_policy_base`, by beta."""
+        return {beta: name for (base, beta), name in self.ended("on_policy").items() if base == self.on_policy_base}
 
     def extra_objective(self, name: str) -> str | None:
         """Return the group of another objective at the same epoch, from the same base."""
-        base, epoch = self.drawn_base, self.last_on_policy
+        base, epoch = self.on_policy_base, self.last_on_policy
         return None if base is None or epoch is None else self.extra_objectives.get((base, name, epoch))
 
     @property
@@ -128,7 +128,7 @@ class Arm:
 
         Without such a run it is the last RCE epoch, without RCE the last SFT epoch.
         """
-        groups = self.drawn if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
+        groups = self.on_policy_groups if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
         return groups.get(reference_of(sorted(groups)) or 0.0, self.last_rce or self.last_sft or "")
 
     @property
@@ -211,7 +211,7 @@ FAMILIES: Sequence[Family] = (
     Family("grpo-betas", "primary", lambda arm, _: _against_smallest(arm.last_grpo)),
     Family("on-policy-over-betas", "primary", lambda arm, _: _against_base(arm, arm.over_betas("on_policy"))),
     Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
-    Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.drawn)),
+    Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.on_policy_groups)),
     Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
     # what learning is worth, and what the extra objectives bound
     Family(
@@ -227,7 +227,7 @@ FAMILIES: Sequence[Family] = (
     Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-against-offline", "other cells", lambda arm, _: _against_offline(arm)),
-    Family("on-policy-betas", "other cells", lambda arm, _: _against_smallest(arm.drawn)),
+    Family("on-policy-betas", "other cells", lambda arm, _: _against_smallest(arm.on_policy_groups)),
 )
 """In the order of the file; each is adjusted (Holm) on its own, or with that of other presets."""
 
@@ -320,15 +320,15 @@ def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
     """Return each extra objective against the RCE base and the smallest on-policy beta, the upper one against the
     oracle, and the offline GRPO of the smallest beta against RCE that was continued beside it.
     """
-    rce = arm.rce.get(arm.drawn_base) if arm.drawn_base is not None else None
-    drawn = next(iter(arm.drawn.values()), None)
-    smallest = [name for (base, _), name in arm.ended("grpo").items() if base == arm.drawn_base][:1]
+    rce = arm.rce.get(arm.on_policy_base) if arm.on_policy_base is not None else None
+    sampled = next(iter(arm.on_policy_groups.values()), None)
+    smallest = [name for (base, _), name in arm.ended("grpo").items() if base == arm.on_policy_base][:1]
     lower, upper, continued = (
         arm.extra_objective("reinforce"),
         arm.extra_objective("distil"),
         arm.extra_objective("continued"),
     )
     oracle = ORACLE if ORACLE in baselines else None
-    pairs = [(lower, rce), (drawn, lower), (upper, rce), (upper, drawn), (upper, oracle)]
-    pairs += [(continued, rce), (drawn, continued), *((offline, continued) for offline in smallest)]
+    pairs = [(lower, rce), (sampled, lower), (upper, rce), (upper, sampled), (upper, oracle)]
+    pairs += [(continued, rce), (sampled, continued), *((offline, continued) for offline in smallest)]
     return tuple((left, right) for left, right in pairs if left is not None and right is not None)

@@ -120,9 +120,9 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
         RecordError: no task is left.
     """
     sound, parts = rows[~rows["end"].isin(UNSOUND)], []
-    for split, played in rows.groupby("split"):
+    for split, episode_scores in rows.groupby("split"):
         episodes = sound[sound["split"] == split]
-        n_evaluations, n_tasks = (len(played.drop_duplicates(names)) for names in (list(LOCATION), ["task_id"]))
+        n_evaluations, n_tasks = (len(episode_scores.drop_duplicates(names)) for names in (list(LOCATION), ["task_id"]))
         times = episodes.drop_duplicates([*LOCATION, "task_id"])["task_id"].value_counts()
         whole = times.index[times == n_evaluations]
         if not len(whole):

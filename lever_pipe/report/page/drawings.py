@@ -16,7 +16,7 @@ from lever_pipe.base.errors import RecordError
 
 SVG = "{http://www.w3.org/2000/svg}"
 XLINK = "{http://www.w3.org/1999/xlink}"
-KEPT = {"svg", "g", "path", "use", "defs", "clipPath", "rect", "circle", "line", "text", "tspan", "image"}
+ALLOWED = {"svg", "g", "path", "use", "defs", "clipPath", "rect", "circle", "line", "text", "tspan", "image"}
 """Elements that matplotlib draws with; metadata and style sheets are left out, anything else is refused."""
 DROPPED = {"metadata", "style", "title", "desc"}
 COLOURS = {
@@ -88,8 +88,8 @@ class _Writer:
         tag = str(element.tag).removeprefix(SVG)
         if tag in DROPPED:
             return ""
-        if tag not in KEPT:
-            expected = f"{self.source}: expected only {', '.join(sorted(KEPT))}"
+        if tag not in ALLOWED:
+            expected = f"{self.source}: expected only {', '.join(sorted(ALLOWED))}"
             raise RecordError(expected, found=tag, do="Draw it without.")
         attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
         inner = "".join(self.write(child) + _text(child.tail) for child in element)

@@ -105,16 +105,16 @@ def html_pages(
     """
     filled = environment(frame, translator)
     texts: Any = filled.get_template("sentences").module
-    made = _Maker(contents, exhibits, translator, first, texts)
-    pages = [page for page in PAGES if page == MAIN or any(map(made.has, PAGES[page]))]
+    artefacts = _Maker(contents, exhibits, translator, first, texts)
+    pages = [page for page in PAGES if page == MAIN or any(map(artefacts.has, PAGES[page]))]
     written = [page for page in pages if page not in ENGLISH or translator.language == "en"]
     template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
         title_of, subtitle_of = (title, subtitle) if is_main else texts.pages[page]
-        values = {"run": title, **made.values(page, pages)}
+        values = {"run": title, **artefacts.values(page, pages)}
         text = template.render(title=title_of, subtitle=subtitle_of, **values)
-        yield made.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
+        yield artefacts.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
 
 
 def value_of(cell: Cell) -> float | None:
@@ -151,7 +151,7 @@ def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
         "listed": lambda cells: translator.html(list(cells)),
         "parts": lambda cells: translator.html(tuple(cells)),
         "codes": lambda names: translator.html(list(map(code, names))),
-        "told": lambda sentences: Markup(JOINTS[translator.language]["sentences"]).join(
+        "joined": lambda sentences: Markup(JOINTS[translator.language]["sentences"]).join(
             map(translator.html, sentences)
         ),
     }
@@ -175,8 +175,8 @@ class _Maker:
         return file_of(page, self.translator.language, self.first)
 
     def has(self, section: str) -> bool:
-        made = self.contents.tables.get(section) or self.contents.says.get(section)
-        return bool(made) or any(drawing.section == section for drawing in self.exhibits.figures.values())
+        artefacts = self.contents.tables.get(section) or self.contents.facts.get(section)
+        return bool(artefacts) or any(drawing.section == section for drawing in self.exhibits.figures.values())
 
     def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
         """Return what the template shows of a page, beside its title and subtitle."""
@@ -204,7 +204,7 @@ class _Maker:
             "id": section,
             "title": title,
             "subtitle": subtitle,
-            "said": self.contents.says.get(section),
+            "facts": self.contents.facts.get(section),
             "figures": figures,
             "tables": [(table, link(f"{FOLDER}/tables/{table.id}", here)) for table in tables],
         }

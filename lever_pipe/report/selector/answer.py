@@ -81,7 +81,10 @@ def modes_of(context: ReportContext) -> list[Mode]:
     """Return the modes of GRPO that the main preset ran, offline first."""
     main, modes = context.main, []
     offline = ("grpo", main.last_grpo, main.base, main.last)
-    for name, groups, base, epoch in (offline, ("on_policy", main.drawn, main.drawn_base, main.last_on_policy)):
+    for name, groups, base, epoch in (
+        offline,
+        ("on_policy", main.on_policy_groups, main.on_policy_base, main.last_on_policy),
+    ):
         if groups and base is not None and epoch is not None:
             over = f"preset~{main.preset}/{name}/base~{base}/beta~all/epoch~{epoch}"
             reference = [group for beta, group in groups.items() if beta == main.reference_beta]
@@ -171,7 +174,7 @@ def which_beta(context: ReportContext, modes: Sequence[Mode]) -> Summary:
     return Summary(
         id="beta",
         title=message("Which KL_BETA?"),
-        says={
+        facts={
             "betas": [f"{beta:g}" for beta in sorted({beta for mode in modes for beta in mode.groups})],
             "modes": [_spread(context, *pair) for pair in compared],
             "basis": _basis(next(iter(rows.values())) for _, rows in compared),
@@ -191,7 +194,7 @@ def does_grpo_help(context: ReportContext, modes: Sequence[Mode]) -> Summary:
     return Summary(
         id="grpo",
         title=message("Does GRPO help?"),
-        says={
+        facts={
             "has_run": bool(modes),
             "modes": [_gained(context, mode, row) for mode, row in gains],
             "learned": gap(context.compared(base, RANDOM), 1) if base else None,

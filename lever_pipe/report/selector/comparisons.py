@@ -46,7 +46,11 @@ def tables(context: ReportContext) -> Iterator[Table]:
 def _on_policy(context: ReportContext) -> Iterator[Row]:
     """Yield RCE, both modes of GRPO and the extra objectives beside them: accuracy, gain, divergence and cost."""
     main, find = context.main, context.evidence.find
-    groups = [main.last_rce, *main.drawn.values(), *main.last_grpo.values(), *main.extra_groups] if main.drawn else []
+    groups = (
+        [main.last_rce, *main.on_policy_groups.values(), *main.last_grpo.values(), *main.extra_groups]
+        if main.on_policy_groups
+        else []
+    )
     for group in filter(None, groups):
         row, against = context.accuracy(group), context.compared(group, main.last_rce or "")
         yield {
@@ -81,7 +85,7 @@ def _comparisons(context: ReportContext) -> Iterator[Table]:
 def _other_presets(context: ReportContext) -> Iterator[Row]:
     """Yield accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
     for arm in context.presets[1:]:
-        for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.drawn.values()]:
+        for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.on_policy_groups.values()]:
             base = arm.rce.get(arm.base or 0)
             yield {
                 "Preset": code(arm.preset),

@@ -41,7 +41,7 @@ def groups_of(context: ReportContext) -> list[str]:
         *baselines_in_order,
         main.last_rce,
         *main.last_grpo.values(),
-        *main.drawn.values(),
+        *main.on_policy_groups.values(),
         *main.extra_groups,
         ORACLE,
     ]

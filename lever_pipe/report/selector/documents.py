@@ -116,13 +116,13 @@ def _document_000(context: ReportContext) -> Iterator[Table]:
                 _with_difference(heads, [s.get(name) for s in side], locations) for side in (ours, published)
             )
             rows += paired_columns({"Metric": called, "Statistic": name}, left, right, policies)
-    says = {
+    facts = {
         "epochs": max(max(run) for run in runs.values()),
         "seeds": max(len(subjects) for run in runs.values() for subjects in run.values()),
         "theirs": LAST_PUBLISHED_EPOCH,
     }
     title = "Training curves of the long runs, KL_BETA 0.12 and 0.15"
-    yield Table("000-curves", "000", title, framed(rows), says=says, factor="kl_beta statistic")
+    yield Table("000-curves", "000", title, framed(rows), facts=facts, factor="kl_beta statistic")
 
 
 def long_runs(context: ReportContext) -> dict[float, dict[int, list[str]]]:
@@ -242,8 +242,8 @@ def published_and_ours(context: ReportContext) -> Table:
         mean = level(context.accuracy(context.grpo(beta, 1), samples=samples))
         rows += _paired(context, beta, 1, {}, ours | {"Average": mean}, published | {"Average": _average(published)})
     title = message("Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=samples)
-    says = _without(context, BETAS_001, ())
-    return Table("published-beside-ours", "selector", title, framed(rows), says, "without", "kl_beta")
+    facts = _without(context, BETAS_001, ())
+    return Table("published-beside-ours", "selector", title, framed(rows), facts, "without", "kl_beta")
 
 
 def _training(context: ReportContext, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
@@ -256,11 +256,11 @@ def _training(context: ReportContext, document: str, betas: Sequence[float], epo
         printed = {metric: quoted(context.evidence, FILES[document], beta, epoch, metric) for metric in metrics}
         published: Row = {head: level(printed[metric], digits) for metric, (head, digits) in metrics.items()}
         rows += _paired(context, beta, epoch, {} if is_of_one else {"Epoch": str(epoch)}, ours, published)
-    name, says = f"{document}-training", _without(context, betas, EPOCHS)
+    name, facts = f"{document}-training", _without(context, betas, EPOCHS)
     if not is_of_one:
-        return Table(name, document, "Training metrics", framed(rows), says, "without", "kl_beta epoch")
+        return Table(name, document, "Training metrics", framed(rows), facts, "without", "kl_beta epoch")
     title = message("Training metrics, GRPO epoch {epoch}", epoch=epochs[0])
-    return Table(f"{name}-epoch~{epochs[0]}", document, title, framed(_remarked(rows)), says, "without", "kl_beta")
+    return Table(f"{name}-epoch~{epochs[0]}", document, title, framed(_remarked(rows)), facts, "without", "kl_beta")
 
 
 def _accuracies_001(context: ReportContext, epoch: int) -> Table:
@@ -278,8 +278,8 @@ def _accuracies_001(context: ReportContext, epoch: int) -> Table:
         below = None if beta == document_002.REFERENCE else minus(mean, published_reference)
         rows += _paired(context, beta, epoch, {}, ours | further, published | {"Average": mean, less: below})
     title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=samples)
-    says = _without(context, BETAS_001, EPOCHS)
-    return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), says, "without", "kl_beta")
+    facts = _without(context, BETAS_001, EPOCHS)
+    return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), facts, "without", "kl_beta")
 
 
 def _accuracies_002(context: ReportContext, epoch: int) -> Table:
@@ -289,8 +289,8 @@ def _accuracies_002(context: ReportContext, epoch: int) -> Table:
     for (beta, _), samples in product(_evaluated(context, betas, (epoch,)), context.samples):
         sides = _accuracies(context, FILES["002"], beta, epoch, samples)
         rows += _paired(context, beta, epoch, {"Samples": str(samples)}, *sides)
-    title, says = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(context, betas, EPOCHS)
-    return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), says, "without", "kl_beta samples")
+    title, facts = message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch), _without(context, betas, EPOCHS)
+    return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), facts, "without", "kl_beta samples")
 
 
 def _accuracies(
@@ -342,8 +342,8 @@ def _configuration(context: ReportContext, section: str, stated: Mapping[Any, Ro
         for name, value in ours.items()
         if any(values.get(name) is not None for values in columns.values())
     ]
-    says = {"near200": context.document_samples}
-    yield Table(f"{section}-configuration", section, "Training configuration", framed(rows), says)
+    facts = {"near200": context.document_samples}
+    yield Table(f"{section}-configuration", section, "Training configuration", framed(rows), facts)
 
 
 def _our_settings(context: ReportContext) -> dict[str, Cell]:

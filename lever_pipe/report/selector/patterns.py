@@ -91,8 +91,8 @@ def tables(context: ReportContext) -> Iterator[Table]:
         }
         for pattern in evaluated
     ]
-    says = {**tally(evaluated), **coincidences(study)}
-    yield Table("patterns", "why", "Published patterns, and the bugs that make them", framed(rows), says)
+    facts = {**tally(evaluated), **coincidences(study)}
+    yield Table("patterns", "why", "Published patterns, and the bugs that make them", framed(rows), facts)
 
 
 def patterns(study: EmulatedStudy) -> list[Pattern]:

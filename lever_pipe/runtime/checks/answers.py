@@ -47,12 +47,13 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
     name = f"answers of {lvlm.model}"
     yield ok(name, f"by plugin {config.engine} on {device} (lvlm.engine: {lvlm.engine})")
     try:
-        with tempfile.TemporaryDirectory() as made:
-            paths = _raw_files(experiment, folder, Path(made))
+        with tempfile.TemporaryDirectory() as artefacts:
+            paths = _raw_files(experiment, folder, Path(artefacts))
             train = read_train(paths, experiment.data).examples
-            wording, shown = Wording(lvlm.prompt), train[count + 1 :]
+            wording, demonstrations = Wording(lvlm.prompt), train[count + 1 :]
             begin, *requests = [
-                LvlmRequest(wording.prompt(train[i], shown[SHOTS * i : SHOTS * (i + 1)])) for i in range(count + 1)
+                LvlmRequest(wording.prompt(train[i], demonstrations[SHOTS * i : SHOTS * (i + 1)]))
+                for i in range(count + 1)
             ]
             replies: dict[str, list[LvlmReply]] = {}
             for engine in dict.fromkeys((config.engine, *([] if lvlm.is_served else [LIBRARY]))):
@@ -65,7 +66,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 yield ok(f"plugin {engine}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
             if lvlm.is_served and experiment.rl_data.is_answered:
                 model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
-                yield ok("probabilities of given answers", "told")
+                yield ok("probabilities of given answers", "messages")
     except LeverPipeError as refusal:
         yield refused(name, refusal)
         return
@@ -109,13 +110,13 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     return ok(check, f"{ending}; an answer ends with {end!r}")
 
 
-def _raw_files(experiment: Experiment, folder: Path, made: Path) -> VqaFilePaths:
+def _raw_files(experiment: Experiment, folder: Path, artefacts: Path) -> VqaFilePaths:
     """Return the files of the train questions; those of the embedded world are made."""
     data = experiment.data
     if data.source == "files":
         files = data.files
         names = (files.train_questions, files.train_annotations, files.train_images)
         return VqaFilePaths(*(folder / name for name in names))
-    paths = VqaFilePaths(made / "questions.json", made / "annotations.json", made / "images")
+    paths = VqaFilePaths(artefacts / "questions.json", artefacts / "annotations.json", artefacts / "images")
     write_raw_files(data.world, "train", **asdict(paths))
     return paths

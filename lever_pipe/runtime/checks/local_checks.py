@@ -146,9 +146,9 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
             yield problem(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-        asked = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
+        prompts = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
-        for system in dict.fromkeys(lvlm.prompt.system for lvlm in asked if template):
+        for system in dict.fromkeys(lvlm.prompt.system for lvlm in prompts if template):
             if template and (found := template.problem_of_system(system)):
                 expected, do = of_system(system)
                 yield problem(check, expected, found=found, do=do)

@@ -15,7 +15,7 @@ LOGS = Path(".snakemake/slurm_logs")
 PREFIX = "lever_pipe"
 """Of the names of jobs under profiles/slurm."""
 CHECK = "earlier jobs"
-SHOWN = 20
+DISPLAY_LIMIT = 20
 ANSWER = "an answer of squeue about jobs of an earlier run, which would write this run's files"
 UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` says UP."
 COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
@@ -68,7 +68,7 @@ def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = proble
 def described(jobs: list[slurm.QueuedJob]) -> list[str]:
     """Return a line a job: id, state, and rule with wildcards."""
     lines = []
-    for job in jobs[:SHOWN]:
+    for job in jobs[:DISPLAY_LIMIT]:
         rule, _, wildcards = job.comment.removeprefix("rule_").partition("_wildcards_")
         lines.append(f"{job.id}  {job.state}  {rule}" + (f" ({wildcards})" if wildcards else ""))
-    return [*lines, f"and {len(jobs) - SHOWN} more"] if len(jobs) > SHOWN else lines
+    return [*lines, f"and {len(jobs) - DISPLAY_LIMIT} more"] if len(jobs) > DISPLAY_LIMIT else lines

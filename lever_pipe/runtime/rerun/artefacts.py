@@ -25,7 +25,7 @@ class Artefact(NamedTuple):
 
     Attributes:
         manifest: the manifest's path.
-        made: what it says; None if it cannot be read.
+        origin: what it says; None if it cannot be read.
         paths: name -> path; those under the results follow them where these were moved.
         other: in what another call has made it: stage, configuration, code or set of files.
         missing: inputs and outputs that are not there.
@@ -35,7 +35,7 @@ class Artefact(NamedTuple):
     """
 
     manifest: Path
-    made: Manifest | None
+    origin: Manifest | None
     paths: Mapping[str, Path]
     other: tuple[str, ...]
     missing: tuple[str, ...]
@@ -46,7 +46,7 @@ class Artefact(NamedTuple):
     @property
     def reason(self) -> str:
         """Return why the artefact has to be made again; nothing if it has not."""
-        if self.made is None:
+        if self.origin is None:
             return f"{self.manifest} cannot be read"
         parts = [f"of another {', '.join(self.other)}"] if self.other else []
         parts += [f"damaged: {', '.join(self.damaged)}"] if self.damaged else []
@@ -56,22 +56,22 @@ class Artefact(NamedTuple):
     @property
     def read(self) -> list[Path]:
         """Return the inputs."""
-        return [path for name, path in self.paths.items() if self.made is not None and name in self.made.inputs]
+        return [path for name, path in self.paths.items() if self.origin is not None and name in self.origin.inputs]
 
     @property
     def written(self) -> list[Path]:
         """Return the outputs, the manifest among them."""
-        return [path for name, path in self.paths.items() if self.made is not None and name not in self.made.inputs]
+        return [path for name, path in self.paths.items() if self.origin is not None and name not in self.origin.inputs]
 
 
 def read_artefact(manifest: Path) -> Artefact:
     """Return the artefact of a manifest, which nobody has scored yet."""
-    made: Manifest | None = None
+    origin: Manifest | None = None
     with suppress(RecordError, OSError):
-        made = storage.read_row(manifest, Manifest)
-    if made is not None and any("\0" in path for path in made.paths.values()):  # no file has such a name
-        made = None
-    return Artefact(manifest, made, _moved(made.paths, manifest) if made is not None else {}, (), (), (), (), {})
+        origin = storage.read_row(manifest, Manifest)
+    if origin is not None and any("\0" in path for path in origin.paths.values()):  # no file has such a name
+        origin = None
+    return Artefact(manifest, origin, _moved(origin.paths, manifest) if origin is not None else {}, (), (), (), (), {})
 
 
 def manifests_below(results: Path) -> Iterator[Path]:
@@ -113,7 +113,7 @@ class Maker(NamedTuple):
     """Which artefact a file is an output of, and under which name."""
 
     artefact: Artefact
-    made: Manifest
+    origin: Manifest
     output: str
 
 
@@ -124,11 +124,11 @@ Makers = Mapping[str, Maker]
 def makers_of(artefacts: Iterable[Artefact]) -> dict[str, Maker]:
     """Return the makers of all files that manifests state as their outputs, the manifests themselves among them."""
     return {
-        absolute(path): Maker(artefact, artefact.made, name)
+        absolute(path): Maker(artefact, artefact.origin, name)
         for artefact in artefacts
-        if artefact.made is not None
+        if artefact.origin is not None
         for name, path in artefact.paths.items()
-        if name in artefact.made.outputs or name == MANIFEST
+        if name in artefact.origin.outputs or name == MANIFEST
     }
 
 

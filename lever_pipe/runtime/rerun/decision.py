@@ -3,15 +3,15 @@
 An artefact is the files that one job makes. Its manifest, written last, says by which stage, config and code it was
 made, from which contents (`lever_pipe.base.contents`: never times), and what its outputs held. One question decides
 everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `check_call`
-says what is not so, `is_made` whether nothing is. They are asked
+says what is not so, `is_complete` whether nothing is. They are asked
 
 * of each job that may be planned (`why_again`). Snakemake itself would compare times, trust an output that it has no
   record of, and keep its records in one place that a user may delete. Here the manifest beside each artefact decides:
   a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
   counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
 * when a job's turn comes (`skipping.Skipping`), its inputs being final: what ran above may have come out the same;
-* in the own Snakemake of a job on a cluster, before that removes anything (`skipping.made_by_another`), and in a stage
-  that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
+* in the own Snakemake of a job on a cluster, before that removes anything (`skipping.completed_by_another_job`), and
+  in a stage that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
 * when SLURM forgot a job before anybody saw it end (`slurm.watchdog`).
 
 What a user forces runs (`is_wanted`). What somebody put in an output's place stays, and what reads it is made again.
@@ -49,28 +49,28 @@ from lever_pipe.runtime.snakemake_adapter import Job
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 SAME_TIME_NS = 1_000_000_000
 """Snakemake gives the outputs of a job their times one after the other, when the job has ended."""
-SHOWN = 5
+DISPLAY_LIMIT = 5
 UNREADABLE = ""
 """In the place of a digest: there is something, and it is not whole."""
 
 
 def check(artefact: Artefact, digests: Digests) -> Artefact:
     """Return what an artefact is worth. What does not exist is nobody's problem: Snakemake makes what somebody needs."""
-    made = artefact.made
-    if made is None:
+    origin = artefact.origin
+    if origin is None:
         return artefact
-    recorded = made.inputs | made.outputs
+    recorded = origin.inputs | origin.outputs
     contents_now = {name: content_of(path, digests) for name, path in artefact.paths.items() if name in recorded}
     others = {name: digest for name, digest in contents_now.items() if digest not in (None, recorded[name])}
 
-    strange = [name for name in others if name in made.outputs and others[name] != made.replaced.get(name)]
+    strange = [name for name in others if name in origin.outputs and others[name] != origin.replaced.get(name)]
     of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.manifest)) <= SAME_TIME_NS]
     damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
     return artefact._replace(
         missing=tuple(name for name, digest in contents_now.items() if digest is None),
-        changed=tuple(name for name in others if name in made.inputs),
+        changed=tuple(name for name in others if name in origin.inputs),
         damaged=damaged,
-        replaced={n: str(digest) for n, digest in others.items() if n in made.outputs and n not in damaged},
+        replaced={n: str(digest) for n, digest in others.items() if n in origin.outputs and n not in damaged},
     )
 
 
@@ -96,12 +96,12 @@ def check_call(
         versions: of the libraries that the stage computes with here.
     """
     artefact, given = read_artefact(manifest), flat({n: file for n, file in files.items() if n != MANIFEST})
-    made = artefact.made
-    if made is None:
+    origin = artefact.origin
+    if origin is None:
         return artefact
-    agreement = {"stage": made.stage == stage, "configuration": made.config == config, "code": made.code == code}
-    agreement["library versions"] = not other_versions(made.versions, versions)
-    agreement["set of files"] = given.keys() == made.inputs.keys() | made.outputs.keys()
+    agreement = {"stage": origin.stage == stage, "configuration": origin.config == config, "code": origin.code == code}
+    agreement["library versions"] = not other_versions(origin.versions, versions)
+    agreement["set of files"] = given.keys() == origin.inputs.keys() | origin.outputs.keys()
     if not all(agreement.values()):
         return artefact._replace(other=tuple(name for name, is_same in agreement.items() if not is_same))
     return check(artefact._replace(paths=given), digests)
@@ -144,7 +144,7 @@ def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def is_made(manifest: Path, files: Files, **call: Any) -> bool:
+def is_complete(manifest: Path, files: Files, **call: Any) -> bool:
     """Return whether an artefact is whole and what this very call would make; the arguments are those of `check_call`.
 
     The manifest must name the same stage, config and code, and all files of the call with the contents they have now.
@@ -154,9 +154,9 @@ def is_made(manifest: Path, files: Files, **call: Any) -> bool:
     except OSError:
         return False
     return (
-        checked.made is not None
+        checked.origin is not None
         and not (checked.reason or checked.missing)
-        and checked.replaced == checked.made.replaced
+        and checked.replaced == checked.origin.replaced
     )
 
 
@@ -186,13 +186,13 @@ def why_again(job: Job, by_identity: bool) -> str:
         return ""
     call, digests = call_of(job), contents.remembered()
     artefact = check_call(**call, digests=digests)
-    if artefact.made is not None and artefact.other and not by_identity:
-        as_then = {"config": artefact.made.config, "code": artefact.made.code, "versions": {}}
+    if artefact.origin is not None and artefact.other and not by_identity:
+        as_then = {"config": artefact.origin.config, "code": artefact.origin.code, "versions": {}}
         artefact = check_call(**call | as_then, digests=digests)
     return artefact.reason
 
 
-def is_made_by_this_plan(job: Job) -> bool:
+def is_from_this_plan(job: Job) -> bool:
     """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known.
 
     A manifest older than the plan of this invocation is about to be made again: its input changed, or a user wants it.
@@ -204,7 +204,7 @@ def is_made_by_this_plan(job: Job) -> bool:
         is_of_this_plan = Path(job.output[MANIFEST]).stat().st_mtime > planned
     except (KeyError, OSError):
         return False
-    return is_of_this_plan and is_made(**call_of(job))
+    return is_of_this_plan and is_complete(**call_of(job))
 
 
 def before_plan(results: Path) -> None:
@@ -226,12 +226,12 @@ def accept(artefact: Artefact) -> None:
 
     A file that comes without being noted, and with the time of its job, counts as damaged.
     """
-    made, manifest = artefact.made, artefact.manifest
-    if made is None or artefact.replaced == made.replaced:
+    origin, manifest = artefact.origin, artefact.manifest
+    if origin is None or artefact.replaced == origin.replaced:
         return
-    if read_artefact(manifest).made == made:  # else a job has made it again meanwhile
+    if read_artefact(manifest).origin == origin:  # else a job has made it again meanwhile
         written = time_ns(manifest)
-        storage.write_row(manifest, made.model_copy(update={"replaced": dict(artefact.replaced)}))
+        storage.write_row(manifest, origin.model_copy(update={"replaced": dict(artefact.replaced)}))
         set_time(manifest, written)
 
 
@@ -239,7 +239,7 @@ def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
     """Yield a line for each file that is damaged or replaced, and for each manifest that cannot be read, up to a number."""
     lines = []
     for artefact in artefacts:
-        if artefact.made is None:
+        if artefact.origin is None:
             lines.append(f"{artefact.manifest}: expected a manifest; what it stands for is made again if needed")
         damaged, replaced = ([artefact.paths[n] for n in names] for names in (artefact.damaged, artefact.replaced))
         lines += [
@@ -250,10 +250,10 @@ def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
             "rule's own back, delete it"
             for path in replaced
         ]
-    yield from lines[:SHOWN]
-    if len(lines) > SHOWN:
+    yield from lines[:DISPLAY_LIMIT]
+    if len(lines) > DISPLAY_LIMIT:
         n_damaged = sum(len(artefact.damaged) for artefact in artefacts)
-        yield f"... and {len(lines) - SHOWN} more files like these ({n_damaged} damaged in all)"
+        yield f"... and {len(lines) - DISPLAY_LIMIT} more files like these ({n_damaged} damaged in all)"
 
 
 def content_of(path: Path, digests: Digests) -> str | None:

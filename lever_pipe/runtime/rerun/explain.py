@@ -22,7 +22,7 @@ from lever_pipe.runtime.rerun.decision import check, content_of, other_versions,
 from lever_pipe.runtime.rerun.why_names import first, flat, label
 from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 
-RUNS, ONLY_IF, AS_MADE = "runs", "only if", "as made"
+RUNS, ONLY_IF, UNCHANGED = "runs", "only if", "as made"
 LONGEST_VALUE = 60
 CODE_FOLDER = "code"
 
@@ -52,13 +52,13 @@ class Explained(NamedTuple):
     @property
     def status(self) -> str:
         """Return whether it runs, runs only if another job's output changes, or counts as made already."""
-        return RUNS if self.causes else ONLY_IF if self.follows else AS_MADE
+        return RUNS if self.causes else ONLY_IF if self.follows else UNCHANGED
 
     @property
     def in_short(self) -> str:
         """Return in a few words why it would run."""
         causes = list(dict.fromkeys(cause.short for cause in self.causes))
-        return first(causes) or ("input rebuilt" if self.follows else AS_MADE)
+        return first(causes) or ("input rebuilt" if self.follows else UNCHANGED)
 
 
 def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> list[Explained]:
@@ -94,12 +94,14 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
 def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterator[Cause]:
     """Yield a job's causes but those of the user and of its inputs, nearest to the user first."""
     missing = [path for path in job.outputs if not Path(path).exists()]
-    made = [path for path in job.outputs if path not in missing]
-    if artefact is None and not made:
+    origin = [path for path in job.outputs if path not in missing]
+    if artefact is None and not origin:
         yield Cause("there is none here yet", "missing output")
     elif artefact is None:
-        yield Cause(f"it has no manifest, so nobody can tell whether it is whole ({first(made)})", "incomplete output")
-    elif artefact.made is None:
+        yield Cause(
+            f"it has no manifest, so nobody can tell whether it is whole ({first(origin)})", "incomplete output"
+        )
+    elif artefact.origin is None:
         yield Cause(f"the manifest {artefact.manifest} cannot be read", "unreadable manifest")
     else:
         damaged = [str(artefact.paths[name]) for name in artefact.damaged]
@@ -107,23 +109,23 @@ def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterat
             if paths:
                 yield Cause(f"of its outputs these are {state}: {first(paths)}", f"{state} output")
         if job.call is not None:
-            yield from _identity_causes(artefact.made, job.call, results)
+            yield from _identity_causes(artefact.origin, job.call, results)
 
 
-def _identity_causes(made: Manifest, call: PlannedCall, results: Path) -> Iterator[Cause]:
+def _identity_causes(origin: Manifest, call: PlannedCall, results: Path) -> Iterator[Cause]:
     """Yield in which keys, modules and libraries a call differs from the one that made an artefact."""
-    was, now = flat(made.config), flat(call.config)
+    was, now = flat(origin.config), flat(call.config)
     for key in dict.fromkeys([*now, *was]):
         if (key in now) != (key in was) or now.get(key) != was.get(key):
             then, is_now = ("not set" if key not in settings else _value(settings[key]) for settings in (was, now))
             yield Cause(f"the configuration differs: {key} is {is_now}, was {then}", f"changed: {key}")
-    if made.code != call.code:
-        differences = code_differences(results, made.code, made.stage, plugins_of(made.stage, call.config))
+    if origin.code != call.code:
+        differences = code_differences(results, origin.code, origin.stage, plugins_of(origin.stage, call.config))
         text = first(differences or ["in nothing that is recorded"])
         if differences is None:
-            text = f"{made.code} then, {call.code} now; no record says in which modules"
+            text = f"{origin.code} then, {call.code} now; no record says in which modules"
         yield Cause(f"the code differs: {text}", "changed: code")
-    if versions := other_versions(made.versions, versions_for(made.stage, call.config)):
+    if versions := other_versions(origin.versions, versions_for(origin.stage, call.config)):
         text = ", ".join(f"{name} {then} then, {here} now" for name, (then, here) in versions.items())
         yield Cause(f"the library versions differ: {text}", "library versions")
 
@@ -140,25 +142,25 @@ def _input_causes(
 
     What a planned job makes again (`remade`) is not known yet.
     """
-    if (made := artefact.made) is None:
+    if (origin := artefact.origin) is None:
         return
-    listed = {absolute(path): name for name, path in artefact.paths.items() if name in made.inputs}
+    listed = {absolute(path): name for name, path in artefact.paths.items() if name in origin.inputs}
     matched, added = set[str](), list[str]()
     for base, paths in call.inputs.items():
         for path in paths:
-            name = listed.get(absolute(path)) or (base if base in made.inputs else None)
+            name = listed.get(absolute(path)) or (base if base in origin.inputs else None)
             if name is None:
                 added.append(path)
                 continue
             matched.add(name)
             if absolute(path) in remade:
                 continue
-            if (digest := content_of(Path(path), digests)) != made.inputs[name]:
+            if (digest := content_of(Path(path), digests)) != origin.inputs[name]:
                 if images := _other_images(name, Path(path), artefact):
                     yield Cause(f"the images differ: {first(images)}", "other images")
                     continue
                 lacks = "does not exist" if digest is None else "is damaged"
-                text = _other_content(name, path, made) if digest else lacks
+                text = _other_content(name, path, origin) if digest else lacks
                 yield Cause(f"the input {path} {text}", f"input: {Path(path).name}")
     removed = [str(artefact.paths[name]) for name in listed.values() if name not in matched]
     parts = [f"{len(odd)} {change} ({first(odd)})" for change, odd in (("added", added), ("removed", removed)) if odd]
@@ -168,7 +170,7 @@ def _input_causes(
 
 def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
     """Return the images of a listing that differ from those in the examples of an artefact, each with its state."""
-    if artefact.made is None or artefact.made.stage != own_images.STAGE or name != own_images.LISTING:
+    if artefact.origin is None or artefact.origin.stage != own_images.STAGE or name != own_images.LISTING:
         return []
     with suppress(RecordError):
         found = own_images.differences(storage.read_listing(listing), artefact.paths[own_images.EXAMPLES])
@@ -176,9 +178,9 @@ def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
     return []
 
 
-def _other_content(name: str, path: str, made: Manifest) -> str:
+def _other_content(name: str, path: str, origin: Manifest) -> str:
     """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
-    if (then := made.tensors.get(name)) is None:
+    if (then := origin.tensors.get(name)) is None:
         return "has other content"
     now = contents.in_short(contents.tensors_of(Path(path)))
     other = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))

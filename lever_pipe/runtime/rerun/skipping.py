@@ -2,7 +2,7 @@
 
 Snakemake plans before the first job: where one job runs, all that depends on it is planned, too. But a job that runs
 again may yield the very same bytes. So each planned job is asked again, in the main process and before anything is
-removed or submitted: if its artefact is made (`decision.is_made`), or if the store has what it would make, then it
+removed or submitted: if its artefact is made (`decision.is_complete`), or if the store has what it would make, then it
 counts as done. On a cluster nothing is queued for it. A job that the user forces runs.
 """
 
@@ -84,11 +84,11 @@ class Skipping:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
             if not is_known or not decision.has_manifest(job):
                 running.add(job)
-            elif decision.is_made(**decision.call_of(job), digests=digests):
+            elif decision.is_complete(**decision.call_of(job), digests=digests):
                 skipped[job] = UNCHANGED
             else:
-                key, _, made = self._key_of(job, digests)
-                work = self._store.find(key, made, versions=self._versions) if self._store and key else None
+                key, _, origin = self._key_of(job, digests)
+                work = self._store.find(key, origin, versions=self._versions) if self._store and key else None
                 if work is None:
                     running.add(job)
                 else:
@@ -116,7 +116,7 @@ class Skipping:
 
     def _skip_reason(self, job: Job) -> str:
         manifest = Path(job.output[MANIFEST])
-        if decision.is_made(**decision.call_of(job), digests=self._digests):
+        if decision.is_complete(**decision.call_of(job), digests=self._digests):
             _let_stand(job)
             return UNCHANGED
         if (
@@ -135,7 +135,7 @@ class Skipping:
         return STORED
 
 
-def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
+def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether another job has made the artefact since the plan was saved; asked in a job's own Snakemake.
 
     A job that was left in the queue by a main process that was killed may start when the present one has the artefact
@@ -151,27 +151,27 @@ def made_by_another(job: Job, *, sleep: Callable[[float], None] = time.sleep) ->
             pass
         while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
             sleep(SECONDS_BETWEEN_POLLS)
-    is_made = decision.is_made_by_this_plan(job)
-    if is_made:
+    is_complete = decision.is_from_this_plan(job)
+    if is_complete:
         log.warning(f"{job.rule.name}: made already by another job; nothing to do")
-    return is_made
+    return is_complete
 
 
-_asked: list[Callable[[Job], bool]] = []
+_requests: list[Callable[[Job], bool]] = []
 """What the executors of this process ask. Snakemake makes them from its own settings alone, before `onstart`; what is
 skipped hangs on the configuration, which the rules read. In another workflow it stays empty."""
 
 
-def skip_if(is_made: Callable[[Job], bool]) -> None:
+def skip_if(is_complete: Callable[[Job], bool]) -> None:
     """Let the executors of this process skip the jobs of which this is true."""
-    _asked[:] = [is_made]
+    _requests[:] = [is_complete]
 
 
-def report_made(executor: Executor, jobs: list[Job]) -> list[Job]:
+def report_completed(executor: Executor, jobs: list[Job]) -> list[Job]:
     """Report the jobs as done that need not run, and return the others."""
     left = []
     for job in jobs:
-        if any(is_made(job) for is_made in _asked):
+        if any(is_complete(job) for is_complete in _requests):
             executor.report_job_success(SubmittedJobInfo(job))
         else:
             left.append(job)
@@ -201,8 +201,8 @@ class _Foreseen(Digests):
                 later = self._later[location]
                 if later is None:
                     raise FileNotFoundError(path)
-                kept, whole = later
-                return whole if name == location else self._now.of(kept / os.path.relpath(name, location))
+                selected, whole = later
+                return whole if name == location else self._now.of(selected / os.path.relpath(name, location))
         return self._now.of(path)
 
     def note(self, job: Job, work: Work) -> None:

@@ -10,7 +10,7 @@ from lever_pipe.base.policy_names import PolicyName, values_in
 
 STUDIES = ("lever", "intention")
 """Folders below the results that hold a study's artefacts."""
-SHOWN = 3
+DISPLAY_LIMIT = 3
 
 
 def label(stage: str, path: str) -> str:
@@ -42,7 +42,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def first(names: Sequence[str], most: int = SHOWN) -> str:
+def first(names: Sequence[str], most: int = DISPLAY_LIMIT) -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

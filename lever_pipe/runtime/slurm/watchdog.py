@@ -72,7 +72,7 @@ class Watchdog:
         self._missing_since: dict[str, float] = {}
         self._last_state: dict[str, str] = {}
         self._silent_since: float | None = None
-        self._said = 0.0
+        self._logged = 0.0
         self._longest_round: float | None = None
 
     async def go_on(self, executor: Executor, active: Sequence[Job], yielded: Sequence[Job]) -> AsyncIterator[Job]:
@@ -83,8 +83,8 @@ class Watchdog:
             active: the jobs of this round.
             yielded: those of which the plugin says that they go on.
         """
-        kept = {job.external_jobid for job in yielded}
-        forgotten = [job for job in active if job.external_jobid not in kept | self.ended]
+        selected = {job.external_jobid for job in yielded}
+        forgotten = [job for job in active if job.external_jobid not in selected | self.ended]
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are asked for again")
@@ -135,8 +135,8 @@ class Watchdog:
             return
         self._missing_since.clear()  # only answers count
         self._silent_since = now if self._silent_since is None else self._silent_since
-        if now - max(self._silent_since, self._said) >= SILENCE_SECONDS:
-            self._said = now
+        if now - max(self._silent_since, self._logged) >= SILENCE_SECONDS:
+            self._logged = now
             log.warning(f"SLURM has not answered for {now - self._silent_since:.0f} s; waiting for it")
 
     def _check_missing(self, job: Job) -> JobEnd | None:
@@ -154,7 +154,7 @@ class Watchdog:
         seen = self._verdict(job_id, self._last_state.get(job_id, ""))
         if seen is not None:  # the record went after one round that showed the end
             return seen
-        if decision.is_made_by_this_plan(job.job):
+        if decision.is_from_this_plan(job.job):
             return JobEnd(True, f"SLURM no longer knows job {job_id}, but what it had to make is there")
         return JobEnd(False, f"SLURM no longer knows job {job_id}, and nobody saw it end")
 

@@ -13,9 +13,9 @@ def lines(values: Any) -> list[str]:
     """Return the lines of the ConfigError, one for each fault."""
     with pytest.raises(ConfigError) as problem:
         parse_experiment(values)
-    head, *told = str(problem.value).split("\n  ")
-    assert f"found {len(told)} problem" in head
-    return told
+    head, *messages = str(problem.value).split("\n  ")
+    assert f"found {len(messages)} problem" in head
+    return messages
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -66,7 +66,7 @@ def test_a_problem_names_its_key_what_it_is_and_what_is_meant(values: Any, line:
 ARM = {"preset": "published"}
 NO_PROPOSER = {"n_beams": 0, "temperatures": [], "n_retrieval": 0, "n_random": 0}
 WORLD = {"source": "world"}
-DRAWN = "presets.published.on_policy"
+ON_POLICY = "presets.published.on_policy"
 
 
 def drawing(on_policy: dict[str, Any]) -> dict[str, Any]:
@@ -134,10 +134,10 @@ RULES: list[tuple[dict[str, Any], str]] = [
         ({"arms": [ARM | {"on_policy": {key: values}}]}, f"arms[0].on_policy.{key}: must not repeat a value, got")
         for key, values in (("seeds", [0, 0]), ("kl_betas", [0, 0.0]), ("extra_objectives", ["distil", "distil"]))
     ),
-    (drawing({"shots": [2, 1]}), f"{DRAWN}.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
-    (drawing({"shots": [1, 1]}), f"{DRAWN}.shots: must rise without repeats, got [1, 1]. Write [1]."),
-    (drawing({"group": 1}), f"{DRAWN}.group: must be at least 2 with advantages='standardised', got 1. Raise it"),
-    (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{DRAWN}.shots: must be at most pools.size=15, got 16."),
+    (drawing({"shots": [2, 1]}), f"{ON_POLICY}.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
+    (drawing({"shots": [1, 1]}), f"{ON_POLICY}.shots: must rise without repeats, got [1, 1]. Write [1]."),
+    (drawing({"group": 1}), f"{ON_POLICY}.group: must be at least 2 with advantages='standardised', got 1. Raise it"),
+    (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{ON_POLICY}.shots: must be at most pools.size=15, got 16."),
     ({"presets": {"published": {"selector": {"head": "gru"}}}},
      "emulate.preset: must name a preset with selector.head: static, got 'published'."),
     ({"store": {"folder": "~nobody at all/x"}},
@@ -147,8 +147,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("values", "line"), RULES, ids=[line.split(":")[0] for _, line in RULES])
 def test_a_broken_rule_is_the_one_problem_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
-    (told,) = lines(values)
-    assert told.startswith(line)
+    (messages,) = lines(values)
+    assert messages.startswith(line)
     with pytest.raises(ValueError, match=r"(rules_broken|value_error)"):  # built directly, an experiment is guarded too
         Experiment(**values)
 

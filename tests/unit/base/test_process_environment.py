@@ -60,7 +60,7 @@ def test_packages_of_another_python_do_not_hide_ours(tmp_path: Path) -> None:
 
 
 def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) -> None:
-    kept = {
+    selected = {
         "CUDA_VISIBLE_DEVICES": "1",
         "HF_HOME": "/proc/shared",
         "HF_TOKEN": "a",
@@ -80,9 +80,9 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
         "TEMP": "/proc/none",
         "TMP": "",
     }
-    environment = kept | broken | {"MPLBACKEND": "Qt5Agg"}
+    environment = selected | broken | {"MPLBACKEND": "Qt5Agg"}
     process_environment.apply(environment)
-    assert environment == kept | {"MPLBACKEND": "agg"}
+    assert environment == selected | {"MPLBACKEND": "agg"}
 
 
 def test_a_notebook_keeps_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from lever_pipe.base.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
 from lever_pipe.base.seeding import torch_generator
 
 
-def drawn(*shape: int) -> torch.Tensor:
+def sampled(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch_generator(0, *shape))
 
 
@@ -27,8 +27,8 @@ def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(st.integers(1, 150), st.integers(2, 80), st.integers(1, 70), st.integers(1, 40), st.booleans())
 def test_rows_alone_are_rows_in_company(inner: int, outer: int, count: int, first: int, biased: bool) -> None:
-    weight, bias = drawn(outer, inner), drawn(outer) if biased else None
-    rows = drawn(120, inner)
+    weight, bias = sampled(outer, inner), sampled(outer) if biased else None
+    rows = sampled(120, inner)
     assert torch.equal(linear(rows[first : first + count], weight, bias), linear(rows, weight, bias)[first:][:count])
 
 
@@ -41,7 +41,7 @@ def test_tiles_have_one_shape_and_leave_no_trace(count: int, tiled: None, monkey
         return nn.functional.linear(rows, weight, bias)
 
     monkeypatch.setattr(rowwise, "product", watched)
-    rows, weight, bias = drawn(count, 24), drawn(10, 24), drawn(10)
+    rows, weight, bias = sampled(count, 24), sampled(10, 24), sampled(10)
     before = WORK["tiles"]
     found = linear(rows, weight, bias)
     assert set(seen) == {torch.Size((TILE_ROWS, 24))}
@@ -53,12 +53,12 @@ def test_tiles_have_one_shape_and_leave_no_trace(count: int, tiled: None, monkey
 @pytest.mark.parametrize("shape", [(24,), (1, 24), (2, 3, 24), (0, 24)])
 def test_the_result_has_the_shape_of_the_rows(shape: tuple[int, ...]) -> None:
     layer = rowwise.rowwise(nn.Linear(24, 10))
-    assert layer(drawn(*shape)).shape == (*shape[:-1], 10)
+    assert layer(sampled(*shape)).shape == (*shape[:-1], 10)
 
 
 def test_gradients_are_those_of_the_plain_product() -> None:
     """Float64, so that the order of sums does not matter at 1e-12."""
-    weight, bias, row = drawn(10, 24).double(), drawn(10).double(), drawn(1, 24).double()
+    weight, bias, row = sampled(10, 24).double(), sampled(10).double(), sampled(1, 24).double()
     given = [part.clone().requires_grad_() for part in (row, weight, bias)]
     plain = [part.clone().requires_grad_() for part in (row, weight, bias)]
     (linear(*given) ** 2).sum().backward()

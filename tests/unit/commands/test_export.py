@@ -46,7 +46,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "smoke"
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(words) == 2
     return capsys.readouterr().err
 
@@ -69,10 +69,10 @@ def test_what_cannot_be_exported_is_named(results: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         main(["export", "tensorbord", str(results), out])
     assert "invalid choice: 'tensorbord'" in capsys.readouterr().err
-    assert "finish its run first" in said(capsys, "export", "wandb", str(results.parent), out)
-    assert "expected an empty folder" in said(capsys, "export", "wandb", str(results), str(results))
+    assert "finish its run first" in output(capsys, "export", "wandb", str(results.parent), out)
+    assert "expected an empty folder" in output(capsys, "export", "wandb", str(results), str(results))
     (results / "lever/tables/training.csv").write_text("stage,value\nrce,x\n")
-    assert "training.csv: expected rows of curves" in said(capsys, "export", "wandb", str(results), out)
+    assert "training.csv: expected rows of curves" in output(capsys, "export", "wandb", str(results), out)
     assert not Path(out).exists()
 
 

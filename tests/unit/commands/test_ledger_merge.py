@@ -45,7 +45,7 @@ def rows_of(folder: Path) -> dict[str, Any]:
     return {key: ledger.get(key) for key in list(ledger)}
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> list[str]:
+def messages(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> list[str]:
     """Return the lines that a ledger command prints."""
     assert main(["ledger", *map(str, words)]) == status
     return capsys.readouterr().out.splitlines()
@@ -67,7 +67,7 @@ def test_a_merge_keeps_the_rows_and_merging_again_changes_nothing(
     write(tmp_path / "c.jsonl", line(KEY, {"scores": {"9": [-3.0]}}))
     write(tmp_path / "d.jsonl")  # its writer was killed before the first byte
     before = rows_of(tmp_path)
-    lines = told(capsys, "merge", tmp_path)
+    lines = messages(capsys, "merge", tmp_path)
     assert rows_of(tmp_path) == before
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("0-merged-")
@@ -78,7 +78,7 @@ def test_a_merge_keeps_the_rows_and_merging_again_changes_nothing(
         ["key", *sorted(row.keys() - {"key", "sha256"}), "sha256"] for row in stored
     ]
     state = path.stat()
-    lines = told(capsys, "merge", tmp_path)
+    lines = messages(capsys, "merge", tmp_path)
     assert lines[0] == f"{path}: 2 rows"
     assert names(tmp_path) == [path.name]
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (state.st_ino, state.st_mtime_ns)
@@ -256,7 +256,7 @@ def test_damaged_lines_are_left_out_on_demand(tmp_path: Path, capsys: pytest.Cap
     path = write(tmp_path / "a.jsonl", line(KEY, RED), line(OTHER, BLUE).replace("blue", "blub"), line(THIRD, BLUE))
     assert "problems: 1, the first" in refused(capsys, "merge", tmp_path)
     assert path.exists()
-    lines = told(capsys, "merge", tmp_path, "--drop")
+    lines = messages(capsys, "merge", tmp_path, "--drop")
     assert lines[0].startswith(
         f"left out: {path}:2: expected a ledger row with the digest of its content; found another"
     )

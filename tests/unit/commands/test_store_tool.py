@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from finished_work import a_store, entry_of, kept, tree, weights_of
+from finished_work import a_store, entry_of, selected, tree, weights_of
 
 from lever_pipe.__main__ import main
 from lever_pipe.runtime.store import Store, bytes_of
@@ -18,19 +18,19 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     (tmp_path / "config.yaml").write_text("store: {folder: kept/here, max_gb: 0.5}\n")
     store = a_store(Path("kept/here"))
     for number in range(3):
-        kept(store, tmp_path / str(number), number)
+        selected(store, tmp_path / str(number), number)
         os.utime(entry_of(store, number), (1e9 + number, 1e9 + number))
     return store
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> str:
+def messages(capsys: pytest.CaptureFixture[str], *words: object, status: int = 0) -> str:
     assert main(["store", *map(str, words)]) == status
     captured = capsys.readouterr()
     return captured.err if status == 2 else captured.out
 
 
 def table_of(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, str]:
-    return dict(line.split() for line in told(capsys, *words).splitlines())
+    return dict(line.split() for line in messages(capsys, *words).splitlines())
 
 
 def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,16 +46,16 @@ def test_stats_count_what_there_is(store: Store, capsys: pytest.CaptureFixture[s
 
 
 def test_verify_tells_one_line_a_problem_and_gc_removes_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "verify").startswith("folder ")
+    assert messages(capsys, "verify").startswith("folder ")
     weights, other = weights_of(store, 1), weights_of(store, 2)
     weights.write_bytes(bytes(3000))
     other.unlink()
     before = tree(store.folder)
-    lines = told(capsys, "verify", status=1).splitlines()
+    lines = messages(capsys, "verify", status=1).splitlines()
     assert {line.split(":")[0] for line in lines[:2]} == {str(other), str(weights)}
     assert "lever-pipe store gc" in lines[0]
     assert tree(store.folder) == before
-    assert told(capsys, "gc").count("removed: kept/here/") == 2
+    assert messages(capsys, "gc").count("removed: kept/here/") == 2
     assert table_of(capsys, "verify")["entries"] == "1"
 
 
@@ -69,9 +69,9 @@ def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    kept(a_store(Path("other")), Path("made"), 7)
+    selected(a_store(Path("other")), Path("made"), 7)
     assert table_of(capsys, "stats", "other")["entries"] == "1"
     Path("config.yaml").unlink()
     assert table_of(capsys, "stats", "other")["max_bytes"] == "20,000,000,000"
     for words in (("gc",), ("verify", "config.yaml"), ("stats", "nowhere")):
-        assert "expected a store of finished work; found none" in told(capsys, *words, status=2)
+        assert "expected a store of finished work; found none" in messages(capsys, *words, status=2)

@@ -37,7 +37,7 @@ ACCURACIES = dict(zip(GROUPS, (40.125, 51.0, 62.5), strict=True))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a study of three policies with two seeds, from raw data to a table."""
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
@@ -54,9 +54,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _study(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _study(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a copy of the study, with the times of its files."""
-    shutil.copytree(made, tmp_path / "study")
+    shutil.copytree(origin, tmp_path / "study")
     monkeypatch.chdir(tmp_path / "study")
     contents._remembered.cache_clear()
 
@@ -117,10 +117,10 @@ def collect() -> None:
     tree.make(f"{TABLES}/comparisons.run.json", "compare_policies", compared, inputs=reads)
     tree.write(REFERENCE, "source_file,kl_beta,epoch,samples,shot,value\nfile A,0.15(stored 0.1),1,40,1,62.5\n")
     write_rows("results/evidence.csv", measured())
-    made: dict[str, tuple[str, Any]] = {"evidence": ("results/evidence.csv", None)}
+    origin: dict[str, tuple[str, Any]] = {"evidence": ("results/evidence.csv", None)}
     read = [f"{TABLES}/{name}.csv" for name in ("intervals", "comparisons", "scores", "training")]
     of_evidence: dict[str, tree.Paths] = {"reference": REFERENCE, **{Path(path).stem: [path] for path in read}}
-    tree.make("results/evidence.run.json", "collect_evidence", made, inputs=of_evidence)
+    tree.make("results/evidence.run.json", "collect_evidence", origin, inputs=of_evidence)
     figures: dict[str, tuple[str, Any]] = {"figures": ("results/figures/curve.svg", "<svg/>")}
     tree.make("results/figures.run.json", "plot_figures", figures, inputs={"evidence": "results/evidence.csv"})
     build()
@@ -177,12 +177,12 @@ def write_rows(path: str, rows: Sequence[EvidenceRow]) -> None:
 
 def trained(traced: trace.Traced) -> set[str]:
     """Return the policies whose training a way leads through."""
-    manifests = (step.artefact.manifest for step in traced.steps if step.made.stage.startswith("train"))
+    manifests = (step.artefact.manifest for step in traced.steps if step.origin.stage.startswith("train"))
     return {manifest.parent.relative_to(STUDY).as_posix() for manifest in manifests}
 
 
 def stages(traced: trace.Traced) -> list[str]:
-    return [step.made.stage for step in traced.steps]
+    return [step.origin.stage for step in traced.steps]
 
 
 def back(what: str) -> trace.Traced:
@@ -199,7 +199,7 @@ def test_a_cell_leads_to_the_runs_of_its_row_alone() -> None:
         *("train_grpo_epoch", "train_rce_epoch", "prepare_examples"),
     }, "no collect_results: the value stands in intervals.csv"
     assert [set(step.inputs) for step in traced.steps[:2]] == [{"evidence"}, {"intervals[0]"}]
-    raw = {(str(path), step.made.inputs[name]) for step in traced.steps for name, path in step.inputs.items()
+    raw = {(str(path), step.origin.inputs[name]) for step in traced.steps for name, path in step.inputs.items()
            if name not in step.makers}  # fmt: skip
     assert raw == {("raw/train.json", contents.digest(Path("raw/train.json")))}
     assert "model folder lvlm.model_identity 94408fe1831b2711" in trace.text(traced)
@@ -272,7 +272,7 @@ def test_files_say_whether_they_are_what_was_made() -> None:
             states.setdefault(str(step.artefact.paths[name]), set()).add(state)
     assert states[f"{STUDY}/{rce(0)}/selector.safetensors"] == {trace.OTHER}
     assert states["raw/train.json"] == {trace.OTHER}
-    assert states[f"{STUDY}/{rce(1)}/selector.safetensors"] == {trace.AS_MADE}
+    assert states[f"{STUDY}/{rce(1)}/selector.safetensors"] == {trace.UNCHANGED}
     assert states[f"{STUDY}/examples/eval.jsonl"] == {trace.MISSING}
 
 
@@ -299,7 +299,7 @@ def test_without_a_report_a_key_is_found_in_what_it_would_be_built_from() -> Non
 
 def changed_on(what: str) -> bool:
     states = {state for step in back(what).steps for state in step.states.values()}
-    return not states <= {trace.AS_MADE}
+    return not states <= {trace.UNCHANGED}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def selector(**tensors: list[int]) -> Callable[[], object]:
     return lambda: tree.write(f"{RCE}/selector.safetensors", TENSORS | tensors, now=True)
 
 
-def made_anew() -> None:
+def rerun_of() -> None:
     other = (f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})
     tree.make(f"{RCE}/run.json", "train_rce_epoch", {"selector": other}, inputs={"groups": "raw.json"})
 
@@ -98,7 +98,7 @@ CAUSES: dict[str, tuple[Callable[[], object], Callable[[], PlannedJob], str, str
     "replaced": (selector(**{"head.weight": [9, 2], "body": [4, 5, 7]}), lambda: grpo(2), "other content",
                  "2 of 3 tensors differ: body, head.weight"),
     "more tensors": (selector(tail=[1]), lambda: grpo(2), "other content", "1 of 3 tensors differ: tail"),
-    "made anew": (made_anew, lambda: grpo(2), "other content", "1 of 3 tensors differ: body"),
+    "made anew": (rerun_of, lambda: grpo(2), "other content", "1 of 3 tensors differ: body"),
     "raw file": (lambda: tree.write("raw.json", '{"a": 1}', now=True), rce, "other content", "raw.json"),
     "no input": (gone("raw.json"), rce, "does not exist", "raw.json"),
     "no output": (gone(f"{RCE}/selector.safetensors"), rce, "these are missing", "selector"),
@@ -106,8 +106,8 @@ CAUSES: dict[str, tuple[Callable[[], object], Callable[[], PlannedJob], str, str
     "no card": (gone(f"{RCE}/run.json"), rce, "no manifest", ""),
     "nothing": (gone(f"{RCE}/run.json", f"{RCE}/selector.safetensors"), rce, "none here yet", ""),
     "no JSON": (lambda: tree.write(f"{RCE}/run.json", "{"), rce, "cannot be read", ""),
-    "forced": (nothing, lambda: grpo(asked=("forced",)), "forced", ""),
-    "command": (nothing, lambda: grpo(asked=("command",)), "command", ""),
+    "forced": (nothing, lambda: grpo(requested=("forced",)), "forced", ""),
+    "command": (nothing, lambda: grpo(requested=("command",)), "command", ""),
 }  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def test_each_root_cause_is_told(name: str) -> None:
 class TestRootCauses:
     def test_a_job_whose_artefact_is_as_made_has_none(self) -> None:
         found = explained(grpo())[0]
-        assert (found.status, found.causes, found.follows) == (explain.AS_MADE, (), ())
+        assert (found.status, found.causes, found.follows) == (explain.UNCHANGED, (), ())
 
     def test_each_key_of_the_configuration_is_named_with_both_values(self) -> None:
         changed = {"epoch": 1, "grpo": {"learning_rate": 0.2, "clip": 1}, "selector": {"heads": 1}}
@@ -164,8 +164,8 @@ class TestCode:
         record = explain.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
         tree.write(f"results/code/{tree.CODE}.json", record.model_dump())
         found = only(grpo(code="f" * 16))
-        told = "losses.kl.k3 changed, losses.grpo.grpo_terms is imported now, gone is not imported any more"
-        assert found.text == f"the code differs: {told}"
+        messages = "losses.kl.k3 changed, losses.grpo.grpo_terms is imported now, gone is not imported any more"
+        assert found.text == f"the code differs: {messages}"
 
     def test_another_version_of_a_library_is_named(self) -> None:
         manifest = Path(f"{GRPO}1/run.json")
@@ -187,7 +187,7 @@ class TestCode:
 
 class TestConsequences:
     def test_a_job_below_one_that_runs_has_no_cause_of_its_own(self) -> None:
-        above, below, last = explained(rce(asked=("forced",)), grpo(1), grpo(2))
+        above, below, last = explained(rce(requested=("forced",)), grpo(1), grpo(2))
         assert above.status == explain.RUNS
         assert (below.status, below.follows) == (explain.ONLY_IF, (0,))
         assert last.follows == (1, 0)
@@ -200,18 +200,18 @@ class TestConsequences:
 
     def test_the_chain_is_told_nearest_first_and_each_cause_once(self) -> None:
         jobs = explained(grpo(2), rce(config=CONFIG | {"epoch": 9}), grpo(1, config=CONFIG | {"epoch": 9}))
-        said = why_tool.sentences(jobs, [0])
-        assert len(said) == 2
-        assert said[0].startswith("GRPO beta 0.15 epoch 2 of seed 1 (world, base 5) runs only if one of ")
+        text = why_tool.sentences(jobs, [0])
+        assert len(text) == 2
+        assert text[0].startswith("GRPO beta 0.15 epoch 2 of seed 1 (world, base 5) runs only if one of ")
         cause = "because the configuration differs: epoch is 9, was 1."
-        assert said[1] == (
+        assert text[1] == (
             "GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) and RCE epoch 5 of seed 1 (world) run " + cause
         )
 
     def test_a_file_that_is_read_by_two_names_is_one_cause_of_one_job(self) -> None:
         selector(tail=[1])()
-        (said,) = why_tool.sentences(explained(grpo(1)), [0])
-        assert said.startswith("GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) runs because ")
+        (text,) = why_tool.sentences(explained(grpo(1)), [0])
+        assert text.startswith("GRPO beta 0.15 epoch 1 of seed 1 (world, base 5) runs because ")
 
 
 class TestTool:
@@ -238,9 +238,9 @@ class TestTool:
         ],
     )
     def test_a_target_has_many_names(self, plans: list[Sequence[str]], target: str) -> None:
-        found, locations, made = why_tool.reasons(target, ["--config", "results=results"])
+        found, locations, origin = why_tool.reasons(target, ["--config", "results=results"])
         assert [found[location].job.outputs[0] for location in locations] == [f"{GRPO}2/selector.safetensors"]
-        assert made == []
+        assert origin == []
         assert plans == [["--config", "results=results"]]
 
     @pytest.mark.usefixtures("plans")
@@ -254,9 +254,9 @@ class TestTool:
     @pytest.mark.usefixtures("plans")
     def test_what_does_not_run_says_what_it_was_made_from(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert why_tool.main(["why", RCE]) == 0
-        said = capsys.readouterr().out
-        assert "RCE epoch 5 of seed 1 (world) does not run: everything is as it was made." in said
-        assert f"code {tree.CODE}, commit c0ffeec0ffee, cpu" in said
+        text = capsys.readouterr().out
+        assert "RCE epoch 5 of seed 1 (world) does not run: everything is as it was made." in text
+        assert f"code {tree.CODE}, commit c0ffeec0ffee, cpu" in text
         (Path(RCE) / "selector.safetensors").unlink()
         assert why_tool.main(["why", RCE]) == 0
         assert "nothing that would run needs selector anew" in capsys.readouterr().out

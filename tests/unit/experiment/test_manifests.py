@@ -26,14 +26,14 @@ def select_baseline(
     folder: Input,
     lvlm: External,
     state: State,
-    made: Output,
+    artefacts: Output,
     cells: Outputs,
     config: SelectBaselineConfig,
     runtime: Runtime,
 ) -> list[Any]:
     """Write what it makes, and state; return what it was called with."""
     storage.write_text(state / "step", "1")
-    for path in (made, *cells):
+    for path in (artefacts, *cells):
         storage.write_text(path, path.name)
     return [a, b, folder, lvlm, config, runtime]
 
@@ -43,15 +43,15 @@ def files(tmp_path: Path) -> dict[str, Any]:
     for name in ("a", "b0", "b1", "folder/x"):
         storage.write_text(tmp_path / name, name)
     several = {name: (tmp_path / f"{name}0", tmp_path / f"{name}1") for name in ("b", "cells")}
-    return several | {name: tmp_path / name for name in ("a", "folder", "lvlm", "state", "made")}
+    return several | {name: tmp_path / name for name in ("a", "folder", "lvlm", "state", "artefacts")}
 
 
 def test_a_signature_says_what_each_file_is() -> None:
-    said = declared(select_baseline)
-    assert list(said) == ["a", "b", "folder", "lvlm", "state", "made", "cells"]
-    assert said["b"] == Declared(Role.INPUT, several=True)
-    assert said["made"] == Declared(Role.OUTPUT, several=False)
-    assert (said["lvlm"].role, said["state"].role) == (Role.EXTERNAL, Role.STATE)
+    text = declared(select_baseline)
+    assert list(text) == ["a", "b", "folder", "lvlm", "state", "artefacts", "cells"]
+    assert text["b"] == Declared(Role.INPUT, several=True)
+    assert text["artefacts"] == Declared(Role.OUTPUT, several=False)
+    assert (text["lvlm"].role, text["state"].role) == (Role.EXTERNAL, Role.STATE)
 
 
 def test_a_manifest_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str, Any]) -> None:
@@ -60,11 +60,11 @@ def test_a_manifest_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[
     manifest = storage.read_row(tmp_path / "manifest", Manifest)
     assert SelectBaselineConfig.model_validate(manifest.config) == CONFIG
     read = {"a": "a", "b[0]": "b0", "b[1]": "b1", "folder": "folder"}
-    made = {"made": "made", "cells[0]": "cells0", "cells[1]": "cells1"}
-    for said, names in ((manifest.inputs, read), (manifest.outputs, made)):
-        assert said == {name: contents.digest(tmp_path / path) for name, path in names.items()}
+    artefacts = {"artefacts": "artefacts", "cells[0]": "cells0", "cells[1]": "cells1"}
+    for text, names in ((manifest.inputs, read), (manifest.outputs, artefacts)):
+        assert text == {name: contents.digest(tmp_path / path) for name, path in names.items()}
     assert manifest.paths == {
-        name: str(tmp_path / path) for name, path in {**read, **made, "manifest": "manifest"}.items()
+        name: str(tmp_path / path) for name, path in {**read, **artefacts, "manifest": "manifest"}.items()
     }
     assert (manifest.stage, manifest.device, manifest.threads, manifest.replaced) == ("select_baseline", "cuda", 3, {})
     assert manifest.code == code_of("select_baseline")
@@ -95,11 +95,11 @@ def test_a_state_goes_when_the_manifest_stands(
 
 
 def test_an_input_that_is_exchanged_meanwhile_is_refused(tmp_path: Path, files: dict[str, Any]) -> None:
-    def select_baseline(*, a: Input, made: Output, config: SelectBaselineConfig) -> None:
-        made.write_text(a.read_text())
+    def select_baseline(*, a: Input, artefacts: Output, config: SelectBaselineConfig) -> None:
+        artefacts.write_text(a.read_text())
         a.write_text("other")
 
-    own = {name: files[name] for name in ("a", "made")}
+    own = {name: files[name] for name in ("a", "artefacts")}
     storage.write_text(tmp_path / "manifest", "of an earlier call")
     with pytest.raises(RecordError, match=r"a: expected the content that input 'a' had when this stage began"):
         carry_out(select_baseline, tmp_path / "manifest", config=CONFIG, **own)

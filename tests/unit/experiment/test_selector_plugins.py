@@ -43,7 +43,7 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("selector", "changed", "said"),
+    ("selector", "changed", "text"),
     [
         ({"head": "statc"}, {}, r"head: must be a module of .*/heads, got 'statc'. Did you mean 'static'"),
         ({"network": "biencoder"}, {}, r"network: .* got 'biencoder'. Did you mean 'bi_encoder'"),
@@ -52,6 +52,6 @@ def test_what_is_read_is_taken(selector: dict[str, Any], changed: dict[str, Any]
         ({"head": "gru", "steps": 3}, {}, "steps: must be 0 or at least 4, the most shots"),
     ],
 )  # fmt: skip
-def test_what_is_not_is_refused(selector: dict[str, Any], changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"presets\.tried\.(selector|on_policy)?\.?{said}"):
+def test_what_is_not_is_refused(selector: dict[str, Any], changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"presets\.tried\.(selector|on_policy)?\.?{text}"):
         configured(selector, **changed)

@@ -73,7 +73,7 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
     )  # six betas and REINFORCE
     assert {job for job in by_sweep if by_sweep[job] != by_hand[job]} <= set(SHARED)
     # What shows the written arms knows no cell, and without sweeps no identity knows the word.
-    assert plan.shown_agents(found).arms == plan.shown_agents(experiment()).arms  # type: ignore[union-attr]
+    assert plan.displayed_agents(found).arms == plan.displayed_agents(experiment()).arms  # type: ignore[union-attr]
     assert [arm.preset for arm in found.written_arms] == ["world"]
     assert not any('"swe' in spec for spec in by_hand.values())
 
@@ -144,14 +144,14 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "values"), MISTAKES)
-def test_a_mistake_is_told_with_its_place(said: str, values: dict[str, Any]) -> None:
-    of_agents = "intention" in said
+@pytest.mark.parametrize(("text", "values"), MISTAKES)
+def test_a_mistake_is_told_with_its_place(text: str, values: dict[str, Any]) -> None:
+    of_agents = "intention" in text
     sweep: dict[str, Any] = {"name": "s", "arm": "baseline" if of_agents else "world", "over": {}}
     sweep |= {key: value for key, value in values.items() if key in ("arm", "cells")}
     sweep["over"] = {key: value for key, value in values.items() if key not in sweep} or {"kl": [0.1]}
-    sweep["how"] = "list" if "how: list" in said else "grid"
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    sweep["how"] = "list" if "how: list" in text else "grid"
+    with pytest.raises(ConfigError, match=re.escape(text)):
         experiment(**{"agents" if of_agents else "sweeps": [sweep]})
 
 

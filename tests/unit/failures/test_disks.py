@@ -76,8 +76,8 @@ def test_a_stage_without_room_says_so_and_succeeds_when_run_again(
     words = [*(f"{name}={tmp_path / name}" for name in names), "--spec", json.dumps({"code": "x", "config": config})]
     with full():
         assert main(["initialise_selector", *words]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"MachineError: expected to read or write {tmp_path / 'selector'}; found file too large")
+    text = capsys.readouterr().err.splitlines()[-1]
+    assert text.startswith(f"MachineError: expected to read or write {tmp_path / 'selector'}; found file too large")
     assert [path.name for path in tmp_path.iterdir()] == ["embeddings"]
     assert main(["initialise_selector", *words]) == 0
     assert {path.name for path in tmp_path.iterdir()} == set(names)

@@ -21,7 +21,7 @@ TOKENIZER = tiny_tokenizer()
 CODEC = HfCodec(TOKENIZER, "tiny")
 FUNCTION = {"name": "interact_with_env", "arguments": {"choice": "action", "content": "Which dates?"}}
 CALL = f"<tool_call>\n{json.dumps(FUNCTION)}\n</tool_call>"
-ASKED = ToolCall("action", "Which dates?")
+REQUESTED = ToolCall("action", "Which dates?")
 
 
 REFUSING = "{%- if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{%- endif %}"
@@ -31,7 +31,7 @@ def text_of(tokens: list[int]) -> str:
     return str(TOKENIZER.decode(tokens, skip_special_tokens=False))
 
 
-def said(text: str) -> AgentTurn:
+def output(text: str) -> AgentTurn:
     return CODEC.parse(TOKENIZER.encode(text, add_special_tokens=False))
 
 
@@ -73,9 +73,9 @@ def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
 @pytest.mark.parametrize(
     ("text", "turn"),
     [
-        (f"{CALL}<|im_end|>", AgentTurn((ASKED,), "call")),
-        (f"<think>\nDates first.\n</think>\n\n{CALL}<|im_end|>", AgentTurn((ASKED,), "call")),
-        (f"Dates first. {CALL}\n{CALL}<|im_end|>", AgentTurn((ASKED, ASKED), "call")),
+        (f"{CALL}<|im_end|>", AgentTurn((REQUESTED,), "call")),
+        (f"<think>\nDates first.\n</think>\n\n{CALL}<|im_end|>", AgentTurn((REQUESTED,), "call")),
+        (f"Dates first. {CALL}\n{CALL}<|im_end|>", AgentTurn((REQUESTED, REQUESTED), "call")),
         (f"<think>I could write {CALL}</think>That is all.<|im_end|>", AgentTurn((), "closed")),
         ("That is all.<|im_end|>", AgentTurn((), "closed")),
         ("<|im_end|>", AgentTurn((), "closed")),
@@ -96,7 +96,7 @@ def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
     ],
 )
 def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
-    assert said(text) == turn
+    assert output(text) == turn
 
 
 def test_a_reader_is_told_what_stands_next_to_the_calls() -> None:

@@ -10,7 +10,7 @@ TASK = task_of(3, 2, 1)  # hides budget, date, duration, all `low`
 
 
 @pytest.mark.parametrize(
-    ("question", "covered", "said", "uncovers"),
+    ("question", "covered", "text", "uncovers"),
     [
         ("what about date", (), "date is low", (1,)),
         ("duration and budget", (), "budget is low , duration is low", (0, 2)),
@@ -24,11 +24,11 @@ TASK = task_of(3, 2, 1)  # hides budget, date, duration, all `low`
     ],
 )
 def test_the_user_knows_slots_by_their_word(
-    question: str, covered: tuple[int, ...], said: str, uncovers: tuple[int, ...]
+    question: str, covered: tuple[int, ...], text: str, uncovers: tuple[int, ...]
 ) -> None:
     user = RuleUser()
     remaining = tuple(i for i in range(3) if i not in covered)
-    assert user.reply(TASK, question, (), covered).text == said
+    assert user.reply(TASK, question, (), covered).text == text
     judgement = user.judge(TASK, question, (), remaining)
     assert tuple(remaining[p] for p in judgement.indices) == uncovers
     assert judgement.ok

@@ -55,18 +55,18 @@ def read_json(folder: Path, train: Any, val: Any = None, test: Any = None) -> Sp
 
 
 @pytest.fixture(scope="module")
-def made() -> Splits:
+def artefacts() -> Splits:
     return synthetic.read(SyntheticTasks())
 
 
-def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(made: Splits) -> None:
-    assert [len(split) for split in made[:3]] == [380, 40, 200]
-    assert len({task.id for split in made[:3] for task in split}) == 620
-    assert made.n_left_out == 0
+def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(artefacts: Splits) -> None:
+    assert [len(split) for split in artefacts[:3]] == [380, 40, 200]
+    assert len({task.id for split in artefacts[:3] for task in split}) == 620
+    assert artefacts.n_left_out == 0
 
 
-def test_an_embedded_task_hides_some_slots_and_states_the_others(made: Splits) -> None:
-    for task in (*made.train, *made.val, *made.test):
+def test_an_embedded_task_hides_some_slots_and_states_the_others(artefacts: Splits) -> None:
+    for task in (*artefacts.train, *artefacts.val, *artefacts.test):
         words = task.task.split()
         location = words.index(task.category) + 1
         assert words[:2] == ["task", ":"]
@@ -107,11 +107,11 @@ def test_the_embedded_distribution_is_the_specified_one() -> None:
     assert all(first[value] == pytest.approx(1000, abs=4 * 30) for value in VALUES)  # 4 standard errors
 
 
-def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(made: Splits) -> None:
-    assert synthetic.read(SyntheticTasks()) == made
-    assert synthetic.read(SyntheticTasks(seed=1)).train != made.train
+def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(artefacts: Splits) -> None:
+    assert synthetic.read(SyntheticTasks()) == artefacts
+    assert synthetic.read(SyntheticTasks(seed=1)).train != artefacts.train
     smaller = synthetic.read(SyntheticTasks(n_train=7))
-    assert (smaller.train, *smaller[1:]) == (made.train[:7], *made[1:])
+    assert (smaller.train, *smaller[1:]) == (artefacts.train[:7], *artefacts[1:])
 
 
 # JSON

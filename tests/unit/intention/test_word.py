@@ -23,7 +23,7 @@ def words_of(tokens: list[int]) -> str:
     return " ".join(CODEC.words[token] for token in tokens)
 
 
-def said(text: str) -> AgentTurn:
+def output(text: str) -> AgentTurn:
     return CODEC.parse([CODEC.words.index(each) for each in text.split()])
 
 
@@ -41,10 +41,10 @@ def test_a_dialogue_in_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "shown"), [(0.0, "0.0"), (0.7, "0.7"), (1.0, "1.0"), (1.4, "1.0"), (-0.3, "0.0"), (0.66, "0.7")]
+    ("reward", "displayed"), [(0.0, "0.0"), (0.7, "0.7"), (1.0, "1.0"), (1.4, "1.0"), (-0.3, "0.0"), (0.66, "0.7")]
 )
-def test_a_reward_is_shown_as_the_nearest_tenth(reward: float, shown: str) -> None:
-    assert f"reward {shown} <im_end>" in words_of(CODEC.feedback("asked", reward))
+def test_a_reward_is_shown_as_the_nearest_tenth(reward: float, displayed: str) -> None:
+    assert f"reward {displayed} <im_end>" in words_of(CODEC.feedback("asked", reward))
 
 
 ASK_DATE = ToolCall("action", "what about date")
@@ -72,7 +72,7 @@ ASK_DATE = ToolCall("action", "what about date")
     ],
 )
 def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
-    assert said(text) == turn
+    assert output(text) == turn
 
 
 @given(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=5))

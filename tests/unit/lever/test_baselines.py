@@ -86,7 +86,7 @@ def test_the_oracle_ranks_the_best_first(kinds: list[tuple[str, str]], seed: int
     assert set(ranked.tolist()) == set(np.flatnonzero(best).tolist())
 
 
-def drawn(seed: int, size: int = 7) -> tuple[np.ndarray, np.ndarray]:
+def sampled(seed: int, size: int = 7) -> tuple[np.ndarray, np.ndarray]:
     """Return relevance and likeness of unit vectors."""
     rows = embedding_arrays(size + 1, seed=seed)
     candidates = {part: rows[part][1:] for part in rows}
@@ -106,7 +106,7 @@ def test_mmr_by_hand() -> None:
 
 @given(st.integers(0, 99), st.integers(1, 7))
 def test_mmr_without_redundancy_is_similarity(seed: int, size: int) -> None:
-    relevance, alike = drawn(seed)
+    relevance, alike = sampled(seed)
     assert rank_by_mmr(relevance, alike, size, weight=1.0) == np.argsort(-relevance, kind="stable")[:size].tolist()
 
 
@@ -126,7 +126,7 @@ def volume(relevance: np.ndarray, alike: np.ndarray, chosen: tuple[int, ...], sc
 
 @given(st.integers(0, 99), st.sampled_from([0.1, 0.5, 5.0]))
 def test_each_pick_of_a_dpp_is_the_one_that_adds_most_volume(seed: int, scale: float) -> None:
-    relevance, alike = drawn(seed)
+    relevance, alike = sampled(seed)
     chosen = tuple(rank_by_dpp(relevance, alike, 4, scale))
     for step in range(4):
         others = [location for location in range(7) if location not in chosen[:step]]

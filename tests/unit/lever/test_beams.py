@@ -25,15 +25,15 @@ Table = Callable[[Demonstrations], float]
 def scoring(of: Table, calls: list[list[PromptIds]] | None = None) -> Score:
     """Return a scorer that asks a table, whichever the query, and keeps what it was asked."""
 
-    def score(asked: Sequence[PromptIds]) -> list[float]:
+    def score(prompts: Sequence[PromptIds]) -> list[float]:
         if calls is not None:
-            calls.append(list(asked))
-        return [of(chosen) for _, chosen in asked]
+            calls.append(list(prompts))
+        return [of(chosen) for _, chosen in prompts]
 
     return score
 
 
-def drawn(seed: int) -> Table:
+def sampled(seed: int) -> Table:
     """Return a probability for each selection, the same each time."""
     return lambda chosen: float(np.random.default_rng([seed, *chosen]).random())
 
@@ -45,8 +45,8 @@ def test_the_last_gain_prefers_a_bad_start_with_a_large_step() -> None:
     for rank, best in (("total", (7, 9)), ("last_gain", (9, 7))):
         (found,) = search_beams([pool(0, [9, 7])], scoring(lambda chosen: values[chosen]), settings[rank])
         assert (found.empty, [beam.demonstrations for beam in found.beams]) == (0.2, [best, best[::-1]])
-        told = {beam.demonstrations: (beam.probability, *beam.gains) for beam in found.beams}
-        assert told == {(7, 9): pytest.approx((0.4, 0.3, -0.1)), (9, 7): pytest.approx((0.35, -0.1, 0.25))}
+        messages = {beam.demonstrations: (beam.probability, *beam.gains) for beam in found.beams}
+        assert messages == {(7, 9): pytest.approx((0.4, 0.3, -0.1)), (9, 7): pytest.approx((0.35, -0.1, 0.25))}
 
 
 @given(
@@ -58,7 +58,7 @@ def test_the_last_gain_prefers_a_bad_start_with_a_large_step() -> None:
 )
 def test_gains_add_up_to_what_all_demonstrations_do(seed: int, k: int, size: int, shots: int, rank: str) -> None:
     settings = Beams(anchors=2, size=size, shots=shots, rank=rank)  # type: ignore[arg-type]
-    for row in search_beams([pool(3, range(10, 10 + k))], scoring(drawn(seed)), settings):
+    for row in search_beams([pool(3, range(10, 10 + k))], scoring(sampled(seed)), settings):
         assert len(row.beams) == min(size, math.perm(k, shots))
         for beam in row.beams:
             assert sum(beam.gains) == pytest.approx(beam.probability - row.empty, abs=1e-6)
@@ -69,7 +69,7 @@ def test_gains_add_up_to_what_all_demonstrations_do(seed: int, k: int, size: int
 
 @given(st.integers(0, 2**31))
 def test_as_many_beams_as_candidates_find_the_best_of_all(seed: int) -> None:
-    table = drawn(seed)
+    table = sampled(seed)
     everything = list(permutations(range(4), 2))
     (found,) = search_beams([pool(9, range(4))], scoring(table), Beams(anchors=2, size=4))
     assert table(found.beams[0].demonstrations) == pytest.approx(max(map(table, everything)), abs=1e-6)
@@ -86,7 +86,7 @@ def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
     """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which the 5 parents were asked before."""
     calls: list[list[PromptIds]] = []
     pools = [pool(500, range(k)), pool(501, range(100, 100 + k))]
-    search_beams(pools, scoring(drawn(1), calls), Beams(anchors=2, size=size, shots=shots))
+    search_beams(pools, scoring(sampled(1), calls), Beams(anchors=2, size=size, shots=shots))
     widths = [1]
     for step in range(shots):
         widths.append(min(size, widths[-1] * (k - step)))

@@ -125,8 +125,8 @@ def test_permuting_the_pool_permutes_the_picks(network: str, head: str) -> None:
     back = torch.cat([order, torch.tensor([K])])  # the end of a selection has no place in the pool
     # in float64 two candidates never come as near to each other as rounding
     assert torch.equal(back[greedy(module, moved, 4)], greedy(module, straight, 4))
-    drawn = draw(module, straight, torch.cat([noise, ends], dim=-1))
-    assert torch.equal(back[draw(module, moved, torch.cat([noise[..., order], ends], dim=-1))], drawn)
+    sampled = draw(module, straight, torch.cat([noise, ends], dim=-1))
+    assert torch.equal(back[draw(module, moved, torch.cat([noise[..., order], ends], dim=-1))], sampled)
 
 
 @every_pair
@@ -137,9 +137,9 @@ def test_fewer_shots_are_a_prefix_without_repeats(network: str, head: str) -> No
     for shots in range(1, K):
         assert torch.equal(greedy(module, encoded, shots), every[:, :shots])
     for row in every.tolist():
-        kept = [pick for pick in row if pick < K]
-        assert len(set(kept)) == len(kept) >= 1
-        assert row == kept + [K] * (K - len(kept))
+        selected = [pick for pick in row if pick < K]
+        assert len(set(selected)) == len(selected) >= 1
+        assert row == selected + [K] * (K - len(selected))
     if not module.head.stops:
         assert every.sort().values.tolist() == [list(range(K))] * 30
 
@@ -186,8 +186,12 @@ def test_draws_have_the_enumerated_probabilities(head: str) -> None:
 
 def is_selection(outcomes: tuple[int, ...], stop: int) -> bool:
     """Whether candidates come first, at least one and without repeats, and then the end alone."""
-    kept = [pick for pick in outcomes if pick != stop]
-    return bool(kept) and len(set(kept)) == len(kept) and outcomes == (*kept, *[stop] * (len(outcomes) - len(kept)))
+    selected = [pick for pick in outcomes if pick != stop]
+    return (
+        bool(selected)
+        and len(set(selected)) == len(selected)
+        and outcomes == (*selected, *[stop] * (len(outcomes) - len(selected)))
+    )
 
 
 @every_pair
@@ -215,8 +219,8 @@ def test_a_choice_does_not_depend_on_its_company(network: str, head: str) -> Non
 
 
 def pools_of(n: int) -> list[Pool]:
-    drawn = [torch.randperm(N_EXAMPLES, generator=torch_generator(4, query))[:K].tolist() for query in range(n)]
-    return [Pool(query_id=query, candidates=of_query) for query, of_query in enumerate(drawn)]  # type: ignore[arg-type]
+    sampled = [torch.randperm(N_EXAMPLES, generator=torch_generator(4, query))[:K].tolist() for query in range(n)]
+    return [Pool(query_id=query, candidates=of_query) for query, of_query in enumerate(sampled)]  # type: ignore[arg-type]
 
 
 @every_pair
@@ -265,7 +269,7 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
     adam = AdamW(module, learning_rate=1e-3, weight_decay=0.0)
     reference = FrozenSelector(selector(head, network, seed=0), table())
     targets = torch.full((len(batch), K), 1 / K)
-    drawn = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
+    sampled = OnPolicy(batch_queries=3, group=4, shots=(1, 3))
     anchored = reference_log_probs(reference, batch)
     scores, chosen = table().scores(module, batch), batch.rewards - 0.5
     same = grpo_step(scores, anchored, batch, chosen, kl_beta=0.1, clip_epsilon=0.2).values
@@ -278,7 +282,7 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
         lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
         lambda of: list(
             on_policy_epoch(
-                of, reference, table(), batch, Scorer(), drawn,
+                of, reference, table(), batch, Scorer(), sampled,
                 epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
             )
         ),
@@ -296,23 +300,23 @@ class Scorer:
     """Rewards what it is asked by a number that tells selections apart."""
 
     def __init__(self, needed: int = 0) -> None:
-        self.asked: list[PromptIds] = []
+        self.prompts: list[PromptIds] = []
         self.needed = needed
 
-    def __call__(self, asked: list[PromptIds]) -> list[ScoredSelections]:
-        self.asked += asked
+    def __call__(self, prompts: list[PromptIds]) -> list[ScoredSelections]:
+        self.prompts += prompts
         if self.needed:
-            return [ScoredSelections(float(len(chosen) >= self.needed), 0.0) for _, chosen in asked]
-        return [ScoredSelections(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in asked]
+            return [ScoredSelections(float(len(chosen) >= self.needed), 0.0) for _, chosen in prompts]
+        return [ScoredSelections(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in prompts]
 
 
 # What one of them says
 
 
 def built(head: str, width: int = 2, temperature: float = 1.0, **settings: float) -> Head:
-    made: Head = plugin("lever/heads", head).build(HeadSettings(width, temperature, **settings))
-    made.initialise(torch_generator(0))
-    return made
+    artefacts: Head = plugin("lever/heads", head).build(HeadSettings(width, temperature, **settings))
+    artefacts.initialise(torch_generator(0))
+    return artefacts
 
 
 def test_the_blend_by_hand() -> None:
@@ -378,26 +382,26 @@ def test_an_end_is_never_first_and_absorbs() -> None:
     with torch.no_grad():
         module.stop_token.mul_(3.0)
     encoded = module.encode(query, pool)
-    drawn = draw(module, encoded, gumbel((40, 50, 5, K + 1), torch_generator(0)))
-    for picks in (greedy(module, encoded, 5)[:, None], drawn):
+    sampled = draw(module, encoded, gumbel((40, 50, 5, K + 1), torch_generator(0)))
+    for picks in (greedy(module, encoded, 5)[:, None], sampled):
         ended = picks == K
         assert not ended[..., 0].any()
         assert torch.equal(ended, ended.cummax(dim=-1).values)  # once ended, always
         assert float(ended[..., -1].float().mean()) > 0
     with torch.no_grad():
-        logits = module.following(encoded, drawn, may_stop=True)
+        logits = module.following(encoded, sampled, may_stop=True)
     assert float(logits[:, :, 0, K].max()) == MASKED_SCORE
-    state = module.head.after(module.start(encoded, 50), drawn[..., 0], encoded.candidates).vectors
+    state = module.head.after(module.start(encoded, 50), sampled[..., 0], encoded.candidates).vectors
     odds = (state * module.stop_token[0]).sum(dim=-1).double() / 0.5 - 1
-    found = step_log_probs(logits.double(), drawn)[:, :, 1][drawn[:, :, 1] == K]
-    expected = F.logsigmoid(odds)[drawn[:, :, 1] == K].detach()
+    found = step_log_probs(logits.double(), sampled)[:, :, 1][sampled[:, :, 1] == K]
+    expected = F.logsigmoid(odds)[sampled[:, :, 1] == K].detach()
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(ends_at(logits.double(), drawn), odds.sigmoid().detach(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ends_at(logits.double(), sampled), odds.sigmoid().detach(), atol=1e-5, rtol=0)
 
 
-def ends_at(logits: Tensor, drawn: Tensor) -> Tensor:
+def ends_at(logits: Tensor, sampled: Tensor) -> Tensor:
     """Return the probability of the end after one pick, whatever was drawn then."""
-    ended = drawn.clone()
+    ended = sampled.clone()
     ended[..., 1] = K
     return step_log_probs(logits, ended)[:, :, 1].exp()
 
@@ -421,30 +425,30 @@ def test_stored_selections_say_nothing_of_the_end() -> None:
     assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
 
 
-def drawn_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Scorer, object]:
+def sampled_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Scorer, object]:
     module, scorer = selector("stop"), Scorer()
     settings = OnPolicy(group=6, shots=shots, stop_price=price)
     return module, scorer, draw_groups(module, table(), groups(), scorer, settings, torch_generator(0))
 
 
 def test_draws_are_asked_up_to_their_end_and_pay_for_it() -> None:
-    module, scorer, free = drawn_with(0.0)
-    _, _, paid = drawn_with(0.25)
+    module, scorer, free = sampled_with(0.0)
+    _, _, paid = sampled_with(0.25)
     most = [2, 5, 2, 5, 2, 5]  # lengths come in turn
-    asked = iter(scorer.asked)
+    prompts = iter(scorer.prompts)
     ended = 0
     for row, of_query in enumerate(free.groups.selections.tolist()):
         for g, selection in enumerate(of_query):
-            query, chosen = next(asked)
-            kept = [pick for pick in selection[: most[row]] if pick < K]
+            query, chosen = next(prompts)
+            selected = [pick for pick in selection[: most[row]] if pick < K]
             assert query == row
-            assert list(chosen) == [int(free.groups.pools[row, pick]) for pick in kept]
-            assert int(free.lengths[row, g]) == len(kept)
-            steps = min(len(kept) + 1, most[row])  # the draw of the end counts, a bound is no draw
+            assert list(chosen) == [int(free.groups.pools[row, pick]) for pick in selected]
+            assert int(free.lengths[row, g]) == len(selected)
+            steps = min(len(selected) + 1, most[row])  # the draw of the end counts, a bound is no draw
             assert free.taken[row, g].tolist() == [step < steps for step in range(5)]
             worth = float(free.groups.rewards[row, g])
-            assert float(paid.groups.rewards[row, g]) == pytest.approx(worth - 0.25 * len(kept), abs=1e-6)
-            ended += len(kept) < most[row]
+            assert float(paid.groups.rewards[row, g]) == pytest.approx(worth - 0.25 * len(selected), abs=1e-6)
+            ended += len(selected) < most[row]
     assert 0 < ended < 36
     with torch.no_grad():
         scores = table().scores(module, free.groups, may_stop=True)

@@ -22,14 +22,14 @@ def paths(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("most_bytes", [60_000, 20_000, 5_000])
 def test_the_largest_side_that_fits_is_taken(paths: dict[str, Path], most_bytes: int) -> None:
-    made = thumbnails(paths, most_bytes)
-    size = sum(len(one["uri"]) for one in made.values())
-    side = made["0"]["width"]
+    artefacts = thumbnails(paths, most_bytes)
+    size = sum(len(one["uri"]) for one in artefacts.values())
+    side = artefacts["0"]["width"]
     assert size <= most_bytes
-    assert {(one["width"], one["height"]) for one in made.values()} == {(side, side // 2)}
+    assert {(one["width"], one["height"]) for one in artefacts.values()} == {(side, side // 2)}
     larger = [of for of in SIDES if of > side]
     assert not larger or thumbnails(paths, size + 1)["0"]["width"] == side
-    assert thumbnails(paths, most_bytes) == made
+    assert thumbnails(paths, most_bytes) == artefacts
 
 
 def test_nothing_is_shown_where_nothing_fits(paths: dict[str, Path]) -> None:

@@ -43,8 +43,8 @@ def test_z_scores_by_hand() -> None:
 def test_advantages_by_hand() -> None:
     # Kept z = 1, 0, 0: mean 1/3, unbiased std 1/sqrt(3); A = 2/sqrt(3), -1/sqrt(3) twice.
     z = torch.tensor([[1.0, 0.0, 0.0]])
-    kept = advantages.group_advantages(z, all_valid(z))
-    assert kept[0].tolist() == pytest.approx([1.1547005, -0.5773503, -0.5773503], abs=1e-6)
+    selected = advantages.group_advantages(z, all_valid(z))
+    assert selected[0].tolist() == pytest.approx([1.1547005, -0.5773503, -0.5773503], abs=1e-6)
 
 
 def test_padding_takes_no_part() -> None:
@@ -95,11 +95,11 @@ def slow_pipeline(rewards: list[float], k: int) -> dict[int, float]:
     """Published steps for one query, with `statistics` only: position -> advantage."""
     mean, std = statistics.mean(rewards), statistics.stdev(rewards)
     z = [max(-3.0, min(3.0, (r - mean) / std)) if std > 1e-12 else r for r in rewards]
-    kept = sorted(range(len(z)), key=lambda i: -z[i])[:k]
-    chosen = [z[i] for i in kept]
+    selected = sorted(range(len(z)), key=lambda i: -z[i])[:k]
+    chosen = [z[i] for i in selected]
     centre = statistics.mean(chosen)
     divisor = max(statistics.stdev(chosen), 0.1)
-    return {i: max(-5.0, min(5.0, (z[i] - centre) / divisor)) for i in kept}
+    return {i: max(-5.0, min(5.0, (z[i] - centre) / divisor)) for i in selected}
 
 
 def test_agrees_with_the_slow_pipeline() -> None:
@@ -107,19 +107,19 @@ def test_agrees_with_the_slow_pipeline() -> None:
     rewards = levels[torch.randint(3, (20, 9), generator=torch_generator(0, "levels"))]
     valid = all_valid(rewards)
     z = published_z_scores(rewards, valid)
-    kept = top_k_by_reward(z, valid, 5)
-    fast = group_advantages(z.gather(1, kept.indices), kept.valid)
+    selected = top_k_by_reward(z, valid, 5)
+    fast = group_advantages(z.gather(1, selected.indices), selected.valid)
     for b in range(20):
         slow = slow_pipeline(rewards[b].tolist(), 5)
-        assert kept.indices[b].tolist() == list(slow)
+        assert selected.indices[b].tolist() == list(slow)
         assert fast[b].tolist() == pytest.approx(list(slow.values()), abs=1e-9)
 
 
 def test_mean_advantage_is_zero_and_standard_deviation_one() -> None:
     z = torch.randn(5, 8, generator=torch_generator(0, "moments"), dtype=torch.float64)
-    kept = group_advantages(z, all_valid(z))
-    assert kept.mean(dim=1).tolist() == pytest.approx([0.0] * 5, abs=1e-12)
-    assert kept.std(dim=1).tolist() == pytest.approx([1.0] * 5, abs=1e-12)
+    selected = group_advantages(z, all_valid(z))
+    assert selected.mean(dim=1).tolist() == pytest.approx([0.0] * 5, abs=1e-12)
+    assert selected.std(dim=1).tolist() == pytest.approx([1.0] * 5, abs=1e-12)
 
 
 def test_z_scores_are_clamped_and_groups_of_one_keep_their_reward() -> None:
@@ -153,10 +153,10 @@ def test_advantages_are_clamped() -> None:
 def test_top_k_keeps_the_stored_order_of_ties_and_puts_padding_last() -> None:
     z = torch.tensor([[1.0, 2.0, 1.0, 2.0, 9.0], [0.0, 5.0, 9.0, 9.0, 9.0]])
     valid = torch.tensor([[True, True, True, True, False], [True, True, False, False, False]])
-    kept = top_k_by_reward(z, valid, 3)
-    assert kept.indices[0].tolist() == [1, 3, 0]
-    assert kept.indices[1, :2].tolist() == [1, 0]
-    assert kept.valid.tolist() == [[True, True, True], [True, True, False]]
+    selected = top_k_by_reward(z, valid, 3)
+    assert selected.indices[0].tolist() == [1, 3, 0]
+    assert selected.indices[1, :2].tolist() == [1, 0]
+    assert selected.valid.tolist() == [[True, True, True], [True, True, False]]
     assert top_k_by_reward(z, valid, 99).indices.shape == (2, 5)
     below = top_k_by_reward(torch.tensor([[0.0, -1.0, 9.0, -2.0]]), torch.tensor([[False, True, False, True]]), 2)
     assert (below.indices.tolist(), below.valid.tolist()) == ([[1, 3]], [[True, True]])  # negative ones precede it too

@@ -300,13 +300,13 @@ def group_gradients(
     """
     leaf = scores.clone().requires_grad_()
     log_probs = pair_log_probs(leaf).gather(1, groups)
-    drawn = rewards.gather(1, groups)
+    sampled = rewards.gather(1, groups)
     batch = {
         "log_probs_BG": log_probs,
         "behaviour_log_probs_BG": log_probs.detach(),
-        "advantages_BG": advantages(drawn, all_valid(drawn)),
-        "divergences_BG": torch.zeros_like(drawn),
-        "valid_BG": all_valid(drawn),
+        "advantages_BG": advantages(sampled, all_valid(sampled)),
+        "divergences_BG": torch.zeros_like(sampled),
+        "valid_BG": all_valid(sampled),
     }
     terms = terms_of(batch, clip)
     (gradient,) = torch.autograd.grad(terms.policy, leaf)
@@ -361,8 +361,8 @@ def test_the_mean_of_other_queries_is_an_unbiased_baseline(size: int) -> None:
     log_probs = pair_log_probs(SCORES)
     groups = torch.tensor(list(itertools.product(range(6), repeat=2 * size))).reshape(-1, 2, size)
     weights = (log_probs[0][groups[:, 0]].sum(1) + log_probs[1][groups[:, 1]].sum(1)).exp()
-    drawn = torch.stack([GRADED[0][groups[:, 0]], GRADED[1][groups[:, 1]]], dim=1)
-    advantages = torch.stack([batch_advantages(rewards, all_valid(rewards)) for rewards in drawn])
+    sampled = torch.stack([GRADED[0][groups[:, 0]], GRADED[1][groups[:, 1]]], dim=1)
+    advantages = torch.stack([batch_advantages(rewards, all_valid(rewards)) for rewards in sampled])
     for q in (0, 1):
         n = len(groups)
         each = group_gradients(

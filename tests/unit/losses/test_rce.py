@@ -67,9 +67,9 @@ def test_slow_oracle() -> None:
     log_probs, rewards, valid = random_batch("oracle")
     losses = []
     for b in range(4):
-        kept = [g for g in range(6) if valid[b, g]]
-        raw = [math.exp(rewards[b, g].item() / 0.7) for g in kept]
-        losses.append(-sum(w / sum(raw) * log_probs[b, g].item() for w, g in zip(raw, kept, strict=True)))
+        selected = [g for g in range(6) if valid[b, g]]
+        raw = [math.exp(rewards[b, g].item() / 0.7) for g in selected]
+        losses.append(-sum(w / sum(raw) * log_probs[b, g].item() for w, g in zip(raw, selected, strict=True)))
     total = terms_of(log_probs, rewards, valid, temperature=0.7).total.item()
     assert total == pytest.approx(sum(losses) / 4, abs=1e-12)
 

@@ -51,8 +51,8 @@ def test_what_stands_after_an_end_counts_for_nothing(rows: list[list[int]], most
         before = row.index(4) if 4 in row else 4
         assert length == min(before, most)
         assert taken == [step < most and step <= before for step in range(4)]
-    kept = torch.tensor([rows]).masked_fill(~found.taken, padding)
-    again = ended_selections(kept, torch.tensor([most]), 4)
+    selected = torch.tensor([rows]).masked_fill(~found.taken, padding)
+    again = ended_selections(selected, torch.tensor([most]), 4)
     assert torch.equal(again.taken, found.taken)
     assert torch.equal(again.lengths, found.lengths)
 
@@ -104,18 +104,18 @@ def enumerated(weights: Tensor, most: int, ending: Ending) -> tuple[Tensor, Tens
     seen = {}
     for order in itertools.permutations((*range(K), STOP), S):
         end = order.index(STOP) if STOP in order else S
-        kept = order[: min(end, most)]
-        if kept and (end >= most or order[end] == STOP):
-            seen.setdefault((kept, end < most), (*kept, *[STOP] * (S - len(kept))) if end < most else order)
+        selected = order[: min(end, most)]
+        if selected and (end >= most or order[end] == STOP):
+            seen.setdefault((selected, end < most), (*selected, *[STOP] * (S - len(selected))) if end < most else order)
     selections = torch.tensor([list(seen.values())])
-    rows = [[logits_at(weights, drawn_before(s, step)) for step in range(S)] for s in selections[0].tolist()]
+    rows = [[logits_at(weights, sampled_before(s, step)) for step in range(S)] for s in selections[0].tolist()]
     logits = torch.stack([torch.stack(row) for row in rows])[None]
     lengths, taken = ending(selections, torch.tensor([most]), STOP)
     steps = step_log_probs(logits, selections)
     return selections, torch.where(taken, steps, torch.zeros((), dtype=torch.float64)).sum(dim=-1), lengths
 
 
-def drawn_before(selection: list[int], step: int) -> tuple[int, ...]:
+def sampled_before(selection: list[int], step: int) -> tuple[int, ...]:
     return tuple(pick for pick in selection[:step] if pick != STOP)
 
 

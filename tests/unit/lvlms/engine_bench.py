@@ -29,7 +29,7 @@ ATOL = 1e-4
 
 QUESTIONS = ("what color is the cat", "where is the bus", "two dog", "what kind of food", "is the man")
 ANSWERS = ("red", "red cat", "two", "table", "train")
-SHOWN = ((), (0,), (1, 0), (0, 1, 2), (3, 2, 1, 0), (0, 1))
+DISPLAYED = ((), (0,), (1, 0), (0, 1, 2), (3, 2, 1, 0), (0, 1))
 
 
 def prompts_of(paths: Mapping[str, Path], layout: str = "turns", system: str | None = "answer") -> list[Prompt]:
@@ -39,7 +39,9 @@ def prompts_of(paths: Mapping[str, Path], layout: str = "turns", system: str | N
         for i, digest in enumerate(paths)
     ]
     wording = Wording(PromptSettings(layout=layout, system=system))  # type: ignore[arg-type]
-    return [wording.prompt(examples[5 + n % 2], [examples[i] for i in shown]) for n, shown in enumerate(SHOWN)]
+    return [
+        wording.prompt(examples[5 + n % 2], [examples[i] for i in displayed]) for n, displayed in enumerate(DISPLAYED)
+    ]
 
 
 def settings(
@@ -47,8 +49,8 @@ def settings(
 ) -> AnswerSettings:
     """Return settings for tiny models; greedy without a penalty, unless `decode` says otherwise."""
     search = Decode(**{"num_beams": 1, "repetition_penalty": 1.0, **decode})
-    made = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
-    return made.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below what a configuration may say
+    artefacts = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
+    return artefacts.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below what a configuration may say
 
 
 def results(engine: PackedEngine, requests: Sequence[TokenRequest]) -> list[Result]:
@@ -100,8 +102,8 @@ class Bench:
         return Segment(self.ids(text), images, text)
 
     def turn(self, image: int, question: str, answer: str | None) -> Segment:
-        shown = f"<|vision_start|><|image_pad|><|vision_end|>{question}"
-        text = f"<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
+        displayed = f"<|vision_start|><|image_pad|><|vision_end|>{question}"
+        text = f"<|im_start|>user\n{displayed}<|im_end|>\n<|im_start|>assistant\n"
         ending = "" if answer is None else f"{answer}<|im_end|>\n"
         return self.segment(text + ending, list(self.paths)[image])
 
@@ -109,8 +111,8 @@ class Bench:
         def words(seed: int, count: int) -> str:
             return " ".join(random.Random(seed).choices(WORDS, k=count))
 
-        shown = [self.turn(d, words(d, 2 + d % 3), words(50 + d, 1 + d % 2)) for d in demonstrations]
-        return TokenPrompt((self.segment(SYSTEM), *shown, self.turn(query, words(90 + query, 3), None)))
+        displayed = [self.turn(d, words(d, 2 + d % 3), words(50 + d, 1 + d % 2)) for d in demonstrations]
+        return TokenPrompt((self.segment(SYSTEM), *displayed, self.turn(query, words(90 + query, 3), None)))
 
     def answers(self) -> tuple[tuple[int, ...], ...]:
         """One token, several, equal first tokens; each with the end of the turn; one without. Sorted, as if merged."""

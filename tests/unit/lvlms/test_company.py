@@ -67,16 +67,16 @@ def together() -> list[LvlmReply]:
 
 def by_parts(size: int) -> list[LvlmReply]:
     """Return the replies in order, asked `size` at a time in a shuffled order."""
-    model, asked = load(), requests()[:FEW]
-    order = list(range(len(asked)))
+    model, prompts = load(), requests()[:FEW]
+    order = list(range(len(prompts)))
     random.Random(size).shuffle(order)
     replies: dict[int, LvlmReply] = {}
     for begin in range(0, len(order), size):
         part = order[begin : begin + size]
-        replies |= dict(zip(part, model.run([asked[number] for number in part]), strict=True))
+        replies |= dict(zip(part, model.run([prompts[number] for number in part]), strict=True))
     if not numerics.path().startswith("given"):
         assert model.counters["products_tiled"] == 0
-    return [replies[number] for number in range(len(asked))]
+    return [replies[number] for number in range(len(prompts))]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, FEW])
@@ -86,21 +86,21 @@ def test_a_prompt_answered_in_any_company_has_the_same_bits(together: list[LvlmR
 
 @pytest.mark.parametrize("unknown", [1, 2, FEW // 2])
 def test_what_the_ledger_knows_changes_no_bit(together: list[LvlmReply], tmp_path: Path, unknown: int) -> None:
-    asked = requests()[:FEW]
-    load(tmp_path).run(asked[unknown:])
+    prompts = requests()[:FEW]
+    load(tmp_path).run(prompts[unknown:])
     model = load(tmp_path)
-    assert model.run(asked) == together
-    assert model.counters["prompts_from_ledger"] == len(asked) - unknown
+    assert model.run(prompts) == together
+    assert model.counters["prompts_from_ledger"] == len(prompts) - unknown
     assert model.counters["forwards"] > 0
 
 
 @pytest.mark.parametrize("size", [1, 3, FEW])
 def test_so_it_is_in_tiles(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
-    asked = requests()[: min(FEW, 12)]
+    prompts = requests()[: min(FEW, 12)]
     whole, parts = load(), load()
-    together = whole.run(asked)
-    assert [reply for i in range(0, len(asked), size) for reply in parts.run(asked[i : i + size])] == together
+    together = whole.run(prompts)
+    assert [reply for i in range(0, len(prompts), size) for reply in parts.run(prompts[i : i + size])] == together
     assert whole.counters["products_tiled"] > 0
 
 
@@ -115,25 +115,25 @@ def require_no_company(way: str) -> None:
 @pytest.mark.parametrize("way", ["fastest", "given"])
 def test_so_it_is_with_other_instructions(way: str) -> None:
     """The widest instructions that this machine has, and whatever torch takes by itself."""
-    kept = {name: value for name, value in os.environ.items() if name not in numerics.PORTABLE}
-    kept[numerics.MODE] = "fastest"
+    retained = {name: value for name, value in os.environ.items() if name not in numerics.PORTABLE}
+    retained[numerics.MODE] = "fastest"
     first = "torch" if way == "given" else "lever_pipe"
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     code = (
         f"import {first}, sys; sys.path[:0] = {here!r}; import test_company; test_company.require_no_company({way!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=retained, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_intel_cpu_gives_the_same_answers() -> None:
     if numerics.path() != "portable":
         pytest.skip(f"computed on the path '{numerics.path()}', recorded on 'portable'")
-    told = [
+    messages = [
         f"LvlmReply(text={reply.text!r}, n_tokens={reply.n_tokens}, answer_log_probs={reply.answer_log_probs!r})"
         for reply in load().run(requests())
     ]
-    whole = f"[{', '.join(told)}]"
+    whole = f"[{', '.join(messages)}]"
     found = f"{hashlib.sha256(whole.encode()).hexdigest()}  {path_here()}\n"
     if os.environ.get(REWRITE) == "1":
         GOLDEN.write_text(found, encoding="utf-8")

@@ -186,15 +186,15 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
 @pytest.mark.parametrize("kv_tokens", [200, 250, 100_000])
 def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens: int) -> None:
     engine = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
-    first = [bench.prompt((shown,), 9) for shown in (0, 1, 2, 3, 4)]
-    then = [bench.prompt((shown, 5), 8) for shown in (4, 3, 2, 1, 0)]
-    asked = [[TokenRequest(p, bench.answers())] for p in (*first, *then)]
-    assert [results(engine, each) for each in asked] == [bench.answered(each) for each in asked]  # bit for bit
+    first = [bench.prompt((displayed,), 9) for displayed in (0, 1, 2, 3, 4)]
+    then = [bench.prompt((displayed, 5), 8) for displayed in (4, 3, 2, 1, 0)]
+    prompts = [[TokenRequest(p, bench.answers())] for p in (*first, *then)]
+    assert [results(engine, each) for each in prompts] == [bench.answered(each) for each in prompts]  # bit for bit
 
     skipped = engine.counters["prompt_tokens"] - engine.counters["tokens_prefilled"]
     system = prompt_length(bench, TokenPrompt(first[0].segments[:1]))
-    shown = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
-    everything = 9 * system + sum(shown)
+    displayed = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
+    everything = 9 * system + sum(displayed)
     # Half of the room is for beginnings; a prompt that needs it has it.
     assert skipped == everything if kv_tokens == 100_000 else 0 < skipped < everything
 
@@ -221,11 +221,11 @@ def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
     plain = bench.answered(generating(prompts))
     for given, passes in ((5, 0), (2, 5)):
         engine = bench.engine(wave_tokens=100_000)
-        told = [
+        messages = [
             TokenRequest(prompt, ((one.tokens[0] ^ 1, *one.tokens), one.tokens[:given] + one.tokens[-1:]))
             for prompt, one in zip(prompts, plain, strict=True)  # the first answer leads elsewhere at once
         ]
-        for one, other in zip(results(engine, told), plain, strict=True):
+        for one, other in zip(results(engine, messages), plain, strict=True):
             assert one.tokens == other.tokens
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
         prefills = max(len(p.segments) for p in prompts)

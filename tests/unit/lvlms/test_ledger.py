@@ -86,17 +86,17 @@ def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.Temp
         for number in range(5):
             ledger.put(f"{number:064x}", {"text": "é"})
     path = files(folder)[0]
-    kept = path.read_bytes()[:cut]
-    path.write_bytes(kept)
-    assert len(Ledger(folder)) == kept.count(b"\n")
+    retained = path.read_bytes()[:cut]
+    path.write_bytes(retained)
+    assert len(Ledger(folder)) == retained.count(b"\n")
 
 
 @pytest.mark.parametrize("bad", ["{broken", "[1, 2]", '{"text": "no key"}', "3", '{"key": 3}', '{"key": ["a"]}'])
 def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, bad: str) -> None:
     good = line(KEY, {"text": "red"})
-    for shown, text in (("the digest of its content; found no digest", bad + "\n"), ("a key; found ", sealed(bad))):
+    for displayed, text in (("the digest of its content; found no digest", bad + "\n"), ("a key; found ", sealed(bad))):
         (tmp_path / "a.jsonl").write_text(f"{good}{text}{good}")
-        with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {shown}"):
+        with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {displayed}"):
             Ledger(tmp_path)
 
 
@@ -122,10 +122,10 @@ def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
     for _ in range(5):
         job.stdout.readline()
     job.kill()
-    told = [49, *map(int, job.communicate()[0].splitlines())]
+    messages = [49, *map(int, job.communicate()[0].splitlines())]
     assert job.returncode == -signal.SIGKILL
     survivor = Ledger(tmp_path)
-    assert all(f"{i:064x}" in survivor for i in range(told[-1] + 1))
+    assert all(f"{i:064x}" in survivor for i in range(messages[-1] + 1))
 
 
 def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ IMAGES_FIRST += "{{ c['text'] if c['type'] == 'text' }}"
 
 
 @pytest.fixture(params=sorted(OWN), scope="module")
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def artefacts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A family and its folder, which says of images what a saved processor says."""
     folder = tmp_path_factory.mktemp("own") / "model"
     FOLDERS[request.param](folder)
@@ -48,10 +48,10 @@ def opened(folder: Path, paths: dict[str, Path], engine: str = "hf", **options: 
     return open_lvlm(settings(engine, **options), folder, ImageSource(paths))
 
 
-def template(part: str = PART, *, says: str = "A: ", end: str = "\\n", asked: str = "A:") -> str:
-    """Return a template that writes a turn as `says`, its parts and `end`, and asks for an answer by `asked`."""
-    message = MESSAGE.replace("SAYS", says).replace("PART", part).replace("END", end)
-    return message + "{{ 'ASKED' if add_generation_prompt }}".replace("ASKED", asked)
+def template(part: str = PART, *, answer: str = "A: ", end: str = "\\n", prompts: str = "A:") -> str:
+    """Return a template that writes a turn as `answer`, its parts and `end`, and asks for an answer by `prompts`."""
+    message = MESSAGE.replace("SAYS", answer).replace("PART", part).replace("END", end)
+    return message + "{{ 'ASKED' if add_generation_prompt }}".replace("ASKED", prompts)
 
 
 def experiment(folder: Path, layout: str = "turns") -> Experiment:
@@ -72,9 +72,9 @@ class Plain:
         return str(self.processor.apply_chat_template(prompt.messages(), add_generation_prompt=True))
 
     def inputs(self, prompt: Prompt, text: str) -> Any:
-        shown = [self.images.open(digest) for digest in prompt.images]
+        displayed = [self.images.open(digest) for digest in prompt.images]
         begins = not text.startswith(self.processor.tokenizer.bos_token)
-        return self.processor(text=text, images=shown, return_tensors="pt", add_special_tokens=begins)
+        return self.processor(text=text, images=displayed, return_tensors="pt", add_special_tokens=begins)
 
     @torch.inference_mode()
     def answer(self, prompt: Prompt, end: int, *, num_beams: int = 1, repetition_penalty: float = 1.0) -> str:
@@ -102,9 +102,9 @@ class Plain:
 
 @pytest.mark.parametrize(("layout", "search"), SEARCHES)
 def test_it_answers_and_scores_as_the_plain_library(
-    made: tuple[str, Path], paths: dict[str, Path], layout: str, search: dict[str, Any]
+    artefacts: tuple[str, Path], paths: dict[str, Path], layout: str, search: dict[str, Any]
 ) -> None:
-    family, folder = made
+    family, folder = artefacts
     plain, engine = Plain(folder, paths), opened(folder, paths, **search)
     prompts = prompts_of(paths, layout)
     replies = engine.run([LvlmRequest(prompt, ANSWERS) for prompt in prompts])
@@ -119,11 +119,11 @@ def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     alone, whole = tmp_path / "preprocessor_config.json", tmp_path / "processor_config.json"
     requests = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths)]
     replies = opened(tmp_path, paths, "qwen2_5_vl").run(requests)
-    said = json.loads(alone.read_text())
-    whole.write_text(json.dumps({"image_processor": said, "processor_class": "Qwen2_5_VLProcessor"}))
+    text = json.loads(alone.read_text())
+    whole.write_text(json.dumps({"image_processor": text, "processor_class": "Qwen2_5_VLProcessor"}))
     alone.unlink()
     assert opened(tmp_path, paths, "qwen2_5_vl").run(requests) == replies
-    whole.write_text(json.dumps({"image_processor": {k: v for k, v in said.items() if k != "image_mean"}}))
+    whole.write_text(json.dumps({"image_processor": {k: v for k, v in text.items() if k != "image_mean"}}))
     with pytest.raises(CheckpointError, match=r"processor_config\.json: expected .* found no image_mean"):
         opened(tmp_path, paths, "qwen2_5_vl")
     whole.unlink()
@@ -132,32 +132,34 @@ def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     assert "docs/your-model.md" in found.do
 
 
-def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, Path]) -> None:
-    found = {outcome.check: outcome for outcome in local_checks.check(experiment(made[1]), rules=None, folder=Path())}
-    assert found[f"lvlm.model {made[1]}"].level is Level.OK
-    (end,) = found[f"prompt of {made[1]}"].text.rpartition("ends with ")[2:]
-    assert (found[f"prompt of {made[1]}"].level, end) == (Level.OK, repr(OWN[made[0]][1]))
+def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(artefacts: tuple[str, Path]) -> None:
+    found = {
+        outcome.check: outcome for outcome in local_checks.check(experiment(artefacts[1]), rules=None, folder=Path())
+    }
+    assert found[f"lvlm.model {artefacts[1]}"].level is Level.OK
+    (end,) = found[f"prompt of {artefacts[1]}"].text.rpartition("ends with ")[2:]
+    assert (found[f"prompt of {artefacts[1]}"].level, end) == (Level.OK, repr(OWN[artefacts[0]][1]))
 
 
 @pytest.mark.parametrize(
-    ("written", "level", "told"),
+    ("written", "level", "messages"),
     [
         (template(), Level.OK, "ends with '<0x0A>'"),
         (template(end=" "), Level.OK, "ends with '</s>'"),
         (template(end=" </s>"), Level.OK, "ends with '</s>'"),
         (template(end=""), Level.PROBLEM, "found nothing behind an answer."),
         (
-            template(asked="B:"),
+            template(prompts="B:"),
             Level.PROBLEM,
             "found an assistant turn that does not start with the generation prompt.",
         ),
         (
-            template(says="A:"),
+            template(answer="A:"),
             Level.PROBLEM,
             r"found 'uestion\nA:an answer\n', where an answer has no tokens of its own.",
         ),
         (
-            template(asked="A: "),
+            template(prompts="A: "),
             Level.PROBLEM,
             r"found 'estion\nA: an answer\n', where an answer has no tokens of its own.",
         ),
@@ -169,11 +171,11 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(made: tuple[str, 
         ("{{ 1 / 0 }}", Level.PROBLEM, "ZeroDivisionError"),
     ],
 )
-def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, told: str) -> None:
+def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, messages: str) -> None:
     FOLDERS["llava"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(written)
     found = answers.prompt(experiment(tmp_path, "single_turn").lvlm, Path())
-    assert (found.level, told in found.text) == (level, True), found.text
+    assert (found.level, messages in found.text) == (level, True), found.text
 
 
 REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -195,8 +197,8 @@ def test_a_lost_system_text_stops_every_run_and_none_is_written(
     def problems(system: str | None) -> list[str]:
         sound = experiment(tmp_path)
         prompt = sound.lvlm.prompt.model_copy(update={"system": system})
-        asked = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
-        outcomes = local_checks.check(asked, rules={"answer_prompts"}, folder=Path())
+        prompts = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
+        outcomes = local_checks.check(prompts, rules={"answer_prompts"}, folder=Path())
         return [outcome.found for outcome in outcomes if outcome.level is Level.PROBLEM]
 
     assert problems("be brief") == [found]

@@ -40,8 +40,8 @@ def examples(paths: dict[str, Path]) -> list[Example]:
 @pytest.fixture
 def load(folder: Path, paths: dict[str, Path]) -> Load:
     def loaded(ledger: Path | None = None, root: Path = folder, images: dict[str, Path] = paths, **options: object):
-        asked = settings("qwen2_5_vl", **{"wave": 600, **options})  # type: ignore[arg-type]
-        return open_lvlm(asked, root, ImageSource(images), Runtime(ledger=str(ledger or "")))
+        prompts = settings("qwen2_5_vl", **{"wave": 600, **options})  # type: ignore[arg-type]
+        return open_lvlm(prompts, root, ImageSource(images), Runtime(ledger=str(ledger or "")))
 
     return loaded
 
@@ -49,7 +49,7 @@ def load(folder: Path, paths: dict[str, Path]) -> Load:
 @pytest.fixture
 def requests(examples: list[Example]) -> list[LvlmRequest]:
     chosen = [((), 9), ((0,), 9), ((0, 1, 2, 3), 8), ((3, 2), 8), ((5,), 6), ((0,), 9)]
-    built = [WORDING.prompt(examples[q], [examples[d] for d in shown]) for shown, q in chosen]
+    built = [WORDING.prompt(examples[q], [examples[d] for d in displayed]) for displayed, q in chosen]
     return [LvlmRequest(prompt, ("red", "two dog")[: 1 + i % 2]) for i, prompt in enumerate(built)]
 
 
@@ -89,9 +89,9 @@ def test_every_image_is_encoded_once(load, requests) -> None:
     engine = load()
     engine.run(requests[:3])
     engine.run(requests)
-    shown = [digest for request in requests for digest in request.prompt.images]
-    assert engine.counters["images_encoded"] == engine.counters["images_distinct"] == len(set(shown))
-    assert engine.counters["images_shown"] == len(shown) + sum(len(r.prompt.images) for r in requests[:3])
+    displayed = [digest for request in requests for digest in request.prompt.images]
+    assert engine.counters["images_encoded"] == engine.counters["images_distinct"] == len(set(displayed))
+    assert engine.counters["images_shown"] == len(displayed) + sum(len(r.prompt.images) for r in requests[:3])
 
 
 def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
 
 def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
     engine = load()
-    shown = ((1, 0), (1, 5), (6, 0))  # alike in all but an image
-    asked = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in shown]
-    prompts = [request.prompt for request in engine.tokenize(asked)]
+    displayed = ((1, 0), (1, 5), (6, 0))  # alike in all but an image
+    requests = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in displayed]
+    prompts = [request.prompt for request in engine.tokenize(requests)]
     assert len({prompt.text for prompt in prompts}) == 1
     assert len({engine.key(prompt) for prompt in prompts}) == 3
 

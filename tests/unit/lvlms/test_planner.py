@@ -84,27 +84,27 @@ def test_parents_come_first_and_memory_stays_within_the_budget(requests, wave: i
     merged = merge_requests(requests)
     of = budget(wave=wave)
     of = budget(wave=wave, stored=(need(merged, of) if merged else 1) + more)
-    kept: set[int] = set()
+    retained: set[int] = set()
     stored = 0
     for chunk in chunks(requests, of):
         for part in chunk.waves:
-            assert all(node.parent is None or id(node.parent) in kept for node in part)
+            assert all(node.parent is None or id(node.parent) in retained for node in part)
             tokens = sum(node.size + node.n_branches for node in part)
             assert tokens <= wave or len(part) == 1
             while_running = sum(node.size + node.n_branches + of.free * node.generates for node in part)
             assert stored + while_running <= of.stored
-            kept |= {id(node) for node in part if node.kept}
-            stored += sum(node.size for node in part if node.kept)
-        kept -= {id(node) for node in chunk.released}
+            retained |= {id(node) for node in part if node.retained}
+            stored += sum(node.size for node in part if node.retained)
+        retained -= {id(node) for node in chunk.released}
         stored -= sum(node.size for node in chunk.released)
-    assert not kept
+    assert not retained
     assert stored == 0
 
 
 @given(REQUESTS, st.randoms(use_true_random=False))
 def test_the_plan_does_not_depend_on_the_order(requests, rng: random.Random) -> None:
     def shape(found: list[Chunk]) -> list[list[list[object]]]:
-        return [[[(beginning(n), repr(n.request), n.kept) for n in wave] for wave in c.waves] for c in found]
+        return [[[(beginning(n), repr(n.request), n.retained) for n in wave] for wave in c.waves] for c in found]
 
     shuffled = rng.sample(requests, len(requests))
     assert shape(chunks(requests, budget())) == shape(chunks(shuffled, budget()))
@@ -114,7 +114,7 @@ def test_a_prompt_that_begins_another_is_answered_on_the_way() -> None:
     (chunk,) = chunks([request([3, 2, 4], ((1, 1),)), request([3, 2], ((1,), (1, 2, 3)))], budget())
     by_beginning = {beginning(node): node for node in nodes([chunk])}
     inner = by_beginning[(3,) * 3, (2,) * 2]
-    assert inner.kept
+    assert inner.retained
     assert inner.branches == (0, 2)
     assert by_beginning[(3,) * 3, (2,) * 2, (4,) * 4].parent is inner
 

@@ -59,9 +59,9 @@ def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) ->
     built = prompt(layout, 4)
     assert all(segment.text.startswith("<|") for segment in built)
     assert all(len(s.images) == s.text.count("<|image_pad|>") for s in built)
-    shown = ("digest1", "digest2", "digest3", "digest4", "digest9")
-    assert tuple(digest for segment in built for digest in segment.images) == shown
-    assert neutral(layout, 4).images == shown
+    displayed = ("digest1", "digest2", "digest3", "digest4", "digest9")
+    assert tuple(digest for segment in built for digest in segment.images) == displayed
+    assert neutral(layout, 4).images == displayed
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -90,8 +90,10 @@ def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: p
     worded: list[tuple[str, int]] = []
     train = [*DEMONSTRATIONS, QUERY]
     chosen = ((4, (0, 1)), (4, (1, 0, 2)), (0, (4, 1)), (4, ()))
-    expected = [Wording(style(layout)).prompt(train[query], [train[i] for i in shown]) for query, shown in chosen]
-    for role in ("_shown", "_asked"):
+    expected = [
+        Wording(style(layout)).prompt(train[query], [train[i] for i in displayed]) for query, displayed in chosen
+    ]
+    for role in ("_example_answer", "_query"):
         word = getattr(Wording, role)
 
         def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> Block:
@@ -100,7 +102,7 @@ def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: p
 
         monkeypatch.setattr(Wording, role, counted)
     wording = Wording(style(layout))
-    assert [wording.prompt(train[query], [train[i] for i in shown]) for query, shown in chosen] == expected
-    assert sorted(worded) == [("_asked", 1), ("_asked", 9), *(("_shown", i) for i in (1, 2, 3, 9))]
+    assert [wording.prompt(train[query], [train[i] for i in displayed]) for query, displayed in chosen] == expected
+    assert sorted(worded) == [("_query", 1), ("_query", 9), *(("_example_answer", i) for i in (1, 2, 3, 9))]
     alike = QUERY.model_copy(update={"image_digest": DEMONSTRATIONS[0].image_digest})
     assert wording.prompt(alike, ()).images == (alike.image_digest,) != wording.prompt(QUERY, ()).images

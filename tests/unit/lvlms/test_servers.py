@@ -57,33 +57,33 @@ def answering(make: Callable[[dict[str, Any]], dict[str, Any]]) -> Act:
     return act
 
 
-def told(text: str | None, reason: str = "stop", message: Mapping[str, Any] = {}, **beyond: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": text, **message}
-    return {"choices": [{"message": said, "finish_reason": reason}], "usage": {"prompt_tokens": 2}} | beyond
+def reported(text: str | None, reason: str = "stop", message: Mapping[str, Any] = {}, **beyond: Any) -> dict[str, Any]:
+    output = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"message": output, "finish_reason": reason}], "usage": {"prompt_tokens": 2}} | beyond
 
 
-def shown(request: dict[str, Any]) -> str:
+def displayed(request: dict[str, Any]) -> str:
     """Return the texts and the digests of the images of a request, in their order."""
-    said = []
+    text = []
     for message in request["messages"]:
         for part in message["content"]:
             if part["type"] == "text":
-                said.append(part["text"])
+                text.append(part["text"])
             else:
                 kind, _, content = part["image_url"]["url"].partition(";base64,")
-                said.append(f"{kind} {hashlib.sha256(base64.b64decode(content)).hexdigest()}")
-    return "\n".join(said)
+                text.append(f"{kind} {hashlib.sha256(base64.b64decode(content)).hexdigest()}")
+    return "\n".join(text)
 
 
 def test_a_server_is_shown_each_prompt_once_and_never_again(tmp_path: Path) -> None:
-    asked = requests(6)
-    with serve(always=answering(lambda request: told(shown(request)))) as double:
-        replies = opened(double.url, tmp_path).run([*asked, *asked])
+    prompts = requests(6)
+    with serve(always=answering(lambda request: reported(displayed(request)))) as double:
+        replies = opened(double.url, tmp_path).run([*prompts, *prompts])
         again = opened(double.url, tmp_path)
-        assert again.run(asked) == replies[:6] == replies[6:]
+        assert again.run(prompts) == replies[:6] == replies[6:]
     assert len(double.requests) == 6
     assert again.counters["forwards"] == 0
-    for request, reply in zip(asked, replies[:6], strict=True):
+    for request, reply in zip(prompts, replies[:6], strict=True):
         parts = [part for turn in request.prompt.turns for part in turn.parts]
         expected = [part if isinstance(part, str) else f"data:image/png {part.digest}" for part in parts]
         assert reply.text == "\n".join(expected)
@@ -99,10 +99,10 @@ def of_tokens(request: dict[str, Any]) -> dict[str, Any]:
     """Two tokens are the prompt, each letter of an answer is one, and END stands behind an answer that has ended."""
     last = request["messages"][-1]
     if last["role"] == "user":
-        return told("x")
+        return reported("x")
     letters = [float(ord(letter)) for letter in last["content"]]
     values = [2.0, *letters, *([] if request["continue_final_message"] else END)]
-    return told("", prompt_logprobs=[None, *({"7": {"logprob": -value}} for value in values)])
+    return reported("", prompt_logprobs=[None, *({"7": {"logprob": -value}} for value in values)])
 
 
 def test_a_given_answer_has_the_probabilities_of_its_own_tokens() -> None:
@@ -113,7 +113,7 @@ def test_a_given_answer_has_the_probabilities_of_its_own_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [completion("x"), answering(lambda _: told("x", prompt_logprobs=[])), send(b"{}", status=400)]
+    "act", [completion("x"), answering(lambda _: reported("x", prompt_logprobs=[])), send(b"{}", status=400)]
 )
 def test_a_server_without_probabilities_is_refused_before_anything_is_answered(act: Act) -> None:
     with serve(always=act) as double, pytest.raises(ConfigError, match=r"prompt_logprobs.*vllm serve"):
@@ -134,39 +134,39 @@ PROBLEMS: dict[str, tuple[Act, str]] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_a_server_does_not_answer_is_told_and_what_it_did_is_kept(name: str, tmp_path: Path) -> None:
     act, problem = PROBLEMS[name]
-    told_of = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{problem}")
-    with serve(*[answering(lambda _: told("x"))] * 4, always=act) as double, told_of:
+    messages_of = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{problem}")
+    with serve(*[answering(lambda _: reported("x"))] * 4, always=act) as double, messages_of:
         opened(double.url, tmp_path, concurrency=1, timeout_seconds=0.5).run(requests(6))
-    with serve(always=answering(lambda _: told("x"))) as double:
+    with serve(always=answering(lambda _: reported("x"))) as double:
         assert [reply.text for reply in opened(double.url, tmp_path).run(requests(6))] == ["x"] * 6
     assert len(double.requests) == 2
 
 
 @pytest.mark.parametrize(
-    ("connection", "n_asked"), [({"most_requests": 3}, 3), ({"most_tokens": 100}, 2), ({"most_tokens": 101}, 3)]
+    ("connection", "n_prompts"), [({"most_requests": 3}, 3), ({"most_tokens": 100}, 2), ({"most_tokens": 101}, 3)]
 )
-def test_a_limit_ends_the_asking(connection: dict[str, int], n_asked: int) -> None:
-    act = answering(lambda _: told("x", usage={"prompt_tokens": 45, "total_tokens": 50}))
+def test_a_limit_ends_the_asking(connection: dict[str, int], n_prompts: int) -> None:
+    act = answering(lambda _: reported("x", usage={"prompt_tokens": 45, "total_tokens": 50}))
     with serve(always=act) as double, pytest.raises(ServerError, match=r"most_.*Raise it"):
         opened(double.url, concurrency=1, **connection).run(requests(6))
-    assert len(double.requests) == n_asked
+    assert len(double.requests) == n_prompts
 
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, and the words of their problem
-    "only a thought, cut": (told(None, "length", {"reasoning": "Okay, the"}), "no text"),
-    "an open thought": (told("<think>Okay, the"), "a thought without an end"),
-    "an open thought, cut": (told("<think>Okay, the", "length"), "a thought without an end"),
-    "an empty text, billed": (told("", "length"), "no text"),
-    "the answer taken for a thought": (told(None, "stop", {"reasoning": "red"}), "no text"),
-    "a closed thought": (told("<think>Okay.</think>red"), "a thought before the text.*strip_thoughts"),
-    "an opening marker in the prompt": (told("hello, my reason to </think> red"), "a thought before the text"),
-    "a model with other markers": (told("\u25c1think\u25b7Okay\u25c1/think\u25b7red"), "a thought before the text"),
-    "an engine that went to sleep": (told("re", "abort"), "no reply.*the server broke off"),
-    "a request over the engine's limit": (told("", "error"), "no reply.*the server broke off"),
-    "a refusal": (told(None, "stop", {"refusal": "I cannot"}), "a refusal.*accept_refusals"),
-    "a gateway's refusal": (told("", "refusal"), "a refusal"),
-    "a filter": (told("I am sorry", "content_filter"), "a content filter withheld.*accept_refusals"),
-    "a tool call": (told(None, "tool_calls", {"tool_calls": [{"id": "c"}]}), "a tool call"),
+    "only a thought, cut": (reported(None, "length", {"reasoning": "Okay, the"}), "no text"),
+    "an open thought": (reported("<think>Okay, the"), "a thought without an end"),
+    "an open thought, cut": (reported("<think>Okay, the", "length"), "a thought without an end"),
+    "an empty text, billed": (reported("", "length"), "no text"),
+    "the answer taken for a thought": (reported(None, "stop", {"reasoning": "red"}), "no text"),
+    "a closed thought": (reported("<think>Okay.</think>red"), "a thought before the text.*strip_thoughts"),
+    "an opening marker in the prompt": (reported("hello, my reason to </think> red"), "a thought before the text"),
+    "a model with other markers": (reported("\u25c1think\u25b7Okay\u25c1/think\u25b7red"), "a thought before the text"),
+    "an engine that went to sleep": (reported("re", "abort"), "no reply.*the server broke off"),
+    "a request over the engine's limit": (reported("", "error"), "no reply.*the server broke off"),
+    "a refusal": (reported(None, "stop", {"refusal": "I cannot"}), "a refusal.*accept_refusals"),
+    "a gateway's refusal": (reported("", "refusal"), "a refusal"),
+    "a filter": (reported("I am sorry", "content_filter"), "a content filter withheld.*accept_refusals"),
+    "a tool call": (reported(None, "tool_calls", {"tool_calls": [{"id": "c"}]}), "a tool call"),
 }
 
 
@@ -174,11 +174,14 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, 
 def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: str, tmp_path: Path) -> None:
     completion, words = UNUSABLE[name]
     lost = pytest.raises(ServerError, match=rf"each of 6 prompts; found none to 2 of them \(.*{words}")
-    with serve(*[answering(lambda _: told("x"))] * 4, always=answering(lambda _: completion)) as double, lost as caught:
+    with (
+        serve(*[answering(lambda _: reported("x"))] * 4, always=answering(lambda _: completion)) as double,
+        lost as caught,
+    ):
         opened(double.url, tmp_path, concurrency=1).run(requests(6))
-    asked = sorted(shown(request).rpartition("\n")[2] for request in double.requests[4:])
-    assert any(f"the first of these prompts ends with {text!r}" in str(caught.value) for text in asked)
-    with serve(always=answering(lambda _: told("x"))) as double:
+    prompts = sorted(displayed(request).rpartition("\n")[2] for request in double.requests[4:])
+    assert any(f"the first of these prompts ends with {text!r}" in str(caught.value) for text in prompts)
+    with serve(always=answering(lambda _: reported("x"))) as double:
         assert [reply.text for reply in opened(double.url, tmp_path).run(requests(6))] == ["x"] * 6
     assert len(double.requests) == 2
 
@@ -186,19 +189,19 @@ def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: st
 @pytest.mark.parametrize(
     ("completion", "text", "connection"),
     [
-        (told(" red", "length"), "red", {}),  # models often do not stop; engines of this process cut them, too
-        (told("red", "stop", {"reasoning": "Okay."}), "red", {}),
-        (told("red", "eos_token"), "red", {}),
-        (told("<think>\n</think>\n\nred"), "red", {"strip_thoughts": True}),
-        (told("Okay.</think>re", "length"), "re", {"strip_thoughts": True}),
-        (told(None, "stop", {"refusal": "I cannot"}), "", {"accept_refusals": True}),
-        (told("I am", "content_filter"), "", {"accept_refusals": True}),
+        (reported(" red", "length"), "red", {}),  # models often do not stop; engines of this process cut them, too
+        (reported("red", "stop", {"reasoning": "Okay."}), "red", {}),
+        (reported("red", "eos_token"), "red", {}),
+        (reported("<think>\n</think>\n\nred"), "red", {"strip_thoughts": True}),
+        (reported("Okay.</think>re", "length"), "re", {"strip_thoughts": True}),
+        (reported(None, "stop", {"refusal": "I cannot"}), "", {"accept_refusals": True}),
+        (reported("I am", "content_filter"), "", {"accept_refusals": True}),
     ],
 )
 def test_a_reply_is_the_text_that_the_settings_permit(
     completion: dict[str, Any], text: str, connection: dict[str, bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serve(answering(lambda _: completion), always=answering(lambda _: told("x"))) as double:
+    with serve(answering(lambda _: completion), always=answering(lambda _: reported("x"))) as double:
         model = opened(double.url, concurrency=1, **connection)
         replies = model.run(requests(3))
     assert sorted(reply.text for reply in replies) == sorted([text, "x", "x"])
@@ -238,13 +241,16 @@ def test_the_first_rejection_of_what_every_request_holds_ends_the_job_with_its_r
 def test_a_rejection_of_one_prompt_does_not_end_the_job() -> None:
     words = "'max_tokens' is too large: 4. This model's maximum context length is 1024 tokens"
     act = rejection(words, "max_tokens", "context_length_exceeded")
-    with serve(act, always=answering(lambda _: told("x"))) as double, pytest.raises(ServerError, match="none to 1 of"):
+    with (
+        serve(act, always=answering(lambda _: reported("x"))) as double,
+        pytest.raises(ServerError, match="none to 1 of"),
+    ):
         opened(double.url, concurrency=1).run(requests(6))
     assert len(double.requests) == 6
 
 
 def test_a_model_of_today_is_sent_its_own_name_of_the_limit_and_no_temperature(tmp_path: Path) -> None:
-    with serve(always=answering(lambda _: told("x"))) as double:
+    with serve(always=answering(lambda _: reported("x"))) as double:
         opened(double.url, tmp_path).run(requests(1))
         own = {"token_limit_field": "max_completion_tokens"}
         opened(double.url, tmp_path, {"temperature": None}, **own).run(requests(1))  # no answer of the first

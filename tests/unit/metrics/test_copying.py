@@ -16,9 +16,9 @@ def test_the_most_frequent_answer_wins_and_of_equals_the_first() -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1))
-def test_nothing_is_more_frequent_than_what_wins(shown: list[str]) -> None:
-    won, counts = vote(shown), Counter(shown)
-    ties = [answer for answer in shown if counts[answer] == max(counts.values())]
+def test_nothing_is_more_frequent_than_what_wins(displayed: list[str]) -> None:
+    won, counts = vote(displayed), Counter(displayed)
+    ties = [answer for answer in displayed if counts[answer] == max(counts.values())]
     assert won == ties[0]
 
 

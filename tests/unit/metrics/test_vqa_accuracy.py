@@ -132,14 +132,14 @@ def oracle_normalise(text: str) -> str:
         if others or digit_comma_digit:
             vanishing.add(mark)
     spaced = "".join("" if c in vanishing else " " if c in ';/[]"{}()=+\\_-><@`,?!' else c for c in text)
-    kept, stops = [], 0
+    selected, stops = [], 0
     for i, character in enumerate(spaced):
         if character == "." and stops < 32 and not spaced[i + 1 : i + 2].isdigit():
             stops += 1
         else:
-            kept.append(character)
+            selected.append(character)
     words = []
-    for word in "".join(kept).lower().split():
+    for word in "".join(selected).lower().split():
         if word in SMALL_NUMBERS:
             word = str(max(0, SMALL_NUMBERS.index(word) - 1))
         if word not in ("a", "an", "the"):
@@ -162,7 +162,7 @@ def oracle_accuracy(prediction: str, answers: list[str]) -> float:
 
 
 def test_a_single_reference_is_met_or_missed() -> None:
-    assert [vqa_accuracy(said, ["The dog"]) for said in ("dog", "Dog!", "dogs")] == [1.0, 1.0, 0.0]
+    assert [vqa_accuracy(text, ["The dog"]) for text in ("dog", "Dog!", "dogs")] == [1.0, 1.0, 0.0]
 
 
 pieces = st.sampled_from(

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS as ARMS_OF_ONE
 from agent_runs import Study as AnyStudy
-from claim_files import KL, NO_KL, RESOURCES, Ours, book, by_ours, evaluated, references, said, write_ours
+from claim_files import KL, NO_KL, RESOURCES, Ours, book, by_ours, evaluated, references, sentence, write_ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -140,7 +140,7 @@ def unchanged() -> Mapping[str, EvaluatedClaim]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_verdict(name: str) -> None:
     found = unchanged()[name]
-    assert found.published.verdict == PUBLISHED[name], said(found.published)
+    assert found.published.verdict == PUBLISHED[name], sentence(found.published)
     assert found.ours.verdict == UNTESTED  # nothing of ours was run
 
 
@@ -195,7 +195,7 @@ def test_any_published_row_may_be_missing(at: int) -> None:
     evidence = Evidence(row for i, row in enumerate(rows) if i != at % len(rows))
     for of in evaluated(evidence).values():
         assert of.published.verdict in VERDICTS
-        assert said(of.published)
+        assert sentence(of.published)
 
 
 def test_one_setting_apart_makes_a_cause_testable() -> None:
@@ -207,7 +207,7 @@ def test_one_setting_apart_makes_a_cause_testable() -> None:
 
     schedule = evaluated(references(intention=same("lr_schedule")))
     assert schedule["003-regularisation"].published.verdict == OPEN  # p = 0.56
-    assert "also different" not in said(schedule["003-regularisation"].published)
+    assert "also different" not in sentence(schedule["003-regularisation"].published)
     assert schedule["004-exploration"].published.verdict == UNTESTED  # the entropy bonus still differs
     found = evaluated(references(intention=same("lr_schedule", "entropy_coeff")))["004-exploration"].published
     assert found.verdict == OPEN
@@ -215,10 +215,10 @@ def test_one_setting_apart_makes_a_cause_testable() -> None:
 
 # Ours of the selector: KL falls with epoch and beta; PPO loss rises with the epoch and is one for all betas.
 def test_ours_of_one_long_seed_are_not_separated(tmp_path: Path) -> None:
-    found = by_ours(write_ours(tmp_path, Ours(drawn_betas=(0.0, 0.15))))
+    found = by_ours(write_ours(tmp_path, Ours(on_policy_betas=(0.0, 0.15))))
     for name in ("000-kl-falls", "000-penalty-lower", "000-ppo-steadier"):
         assert found[name].verdict == OPEN
-        assert said(found[name]).endswith("one seed: no inference about runs")
+        assert sentence(found[name]).endswith("one seed: no inference about runs")
     assert found["001-identical-rows"].verdict == HOLDS
     assert found["001-015-best"].verdict == OPEN
 
@@ -233,7 +233,7 @@ def test_an_order_of_betas_is_evaluated_over_the_seeds(tmp_path: Path, is_shared
     rows.to_csv(files["training"], index=False)
     found = by_ours(files)["000-kl-falls"]
     assert found.verdict == (HOLDS if is_shared else OPEN)
-    assert "3 seeds: " in said(found)
+    assert "3 seeds: " in sentence(found)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_comparison_decides_by_holm(tmp_path: Path, gain: float, p: float, exp
     found = by_ours(write_ours(tmp_path, Ours(gain={0.15: gain}, p=p)))
     for name in ("001-015-best", "001-015-because-of-beta", "002-012-below", "002-015-balance"):
         assert found[name].verdict == expected, name
-    assert f"{gain:+.2f} (0.15 minus 0.12), adjusted p {p:.3f}" in said(found["002-012-below"])
+    assert f"{gain:+.2f} (0.15 minus 0.12), adjusted p {p:.3f}" in sentence(found["002-012-below"])
 
 
 def test_another_base_makes_the_cause_untested(tmp_path: Path) -> None:
@@ -254,14 +254,14 @@ def test_another_base_makes_the_cause_untested(tmp_path: Path) -> None:
     )
     found = by_ours(files)
     assert found["001-015-because-of-beta"].verdict == UNTESTED
-    assert said(found["001-015-because-of-beta"]).endswith("also different: base_checkpoint")
+    assert sentence(found["001-015-because-of-beta"]).endswith("also different: base_checkpoint")
     assert found["001-015-best"].verdict == HOLDS
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     found = by_ours(write_ours(tmp_path, Ours(betas=(0.12, 0.15), shots=(1, 2))))
-    assert said(found["001-identical-rows"]) == "Not known: accuracy of 0.12."
-    assert said(found["001-015-best"]) == "No comparison of 0.15 and 0.145 was made."
+    assert sentence(found["001-identical-rows"]) == "Not known: accuracy of 0.12."
+    assert sentence(found["001-015-best"]) == "No comparison of 0.15 and 0.145 was made."
     none = by_ours(write_ours(tmp_path, Ours(betas=(), long_betas=())))
     assert {of.verdict for of in none.values()} == {UNTESTED}
 
@@ -306,21 +306,21 @@ OURS = {
 @pytest.mark.parametrize("name", OURS)
 def test_a_verdict_of_ours_by_hand(stepped: Mapping[str, Finding], name: str) -> None:
     of = stepped[name]
-    assert of.verdict == OURS[name], said(of)
-    assert ("training" if "entropy" in name or "kl" in name else "greedy validation") in said(of)
-    assert "3 seeds: " in said(of)
-    assert ("baseline" in said(of)) is (name not in ("003-entropy-rises", "003-kl-constrained"))  # of one run
+    assert of.verdict == OURS[name], sentence(of)
+    assert ("training" if "entropy" in name or "kl" in name else "greedy validation") in sentence(of)
+    assert "3 seeds: " in sentence(of)
+    assert ("baseline" in sentence(of)) is (name not in ("003-entropy-rises", "003-kl-constrained"))  # of one run
 
 
 def test_a_cause_is_evaluated_by_the_arm_that_has_only_it(stepped: Mapping[str, Finding]) -> None:
     # 0.001 against 0.0009 a step at steps 1, 5, 10 ... 45, mean 22.6: 0.0226 - 0.0203
-    told = "training, kl_only against baseline, 3 seeds: +0.0023 [0.0023, 0.0023] in the claim's favour"
-    assert said(stepped["003-kl-prevents-drift"]).startswith(told)
-    assert "kl_only against baseline, 3 seeds: 0.0000" in said(stepped["004-kl-holds-back"])
+    messages = "training, kl_only against baseline, 3 seeds: +0.0023 [0.0023, 0.0023] in the claim's favour"
+    assert sentence(stepped["003-kl-prevents-drift"]).startswith(messages)
+    assert "kl_only against baseline, 3 seeds: 0.0000" in sentence(stepped["004-kl-holds-back"])
     # no arm has KL loss and entropy bonus without the schedule
     both = stepped["003-regularisation"]
     assert both.verdict == UNTESTED
-    assert "also different: schedule" in said(both)
+    assert "also different: schedule" in sentence(both)
 
 
 def test_a_short_run_lacks_the_steps_that_claims_name(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_short_run_lacks_the_steps_that_claims_name(tmp_path: Path) -> None:
 def test_of_several_arms_with_one_cause_the_documents_coefficient_is_taken(tmp_path: Path) -> None:
     strong = tuple(arm for arm in ARMS if arm.name in ("baseline", "bundle", "kl_strong"))
     strong = tuple(arm.model_copy(update={"seeds": (0, 1)}) for arm in strong)
-    assert "kl_strong against baseline" in said(of_agents(tmp_path, Study(arms=strong))["003-kl-prevents-drift"])
+    assert "kl_strong against baseline" in sentence(of_agents(tmp_path, Study(arms=strong))["003-kl-prevents-drift"])
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
@@ -353,7 +353,7 @@ def test_a_comparison_has_one_p_that_is_adjusted_for_all(tmp_path: Path) -> None
             if number.is_p and "adjusted" in number.how:
                 tests.setdefault(number.how, set()).add(number.value)
     assert all(len(values) == 1 for values in tests.values())
-    assert said(found["004-more-stable"]) == said(found["003-stability"])
+    assert sentence(found["004-more-stable"]) == sentence(found["003-stability"])
     best = found["004-lower-best"]
     (mean,) = (number for number in numbers_in(best.numbers) if not number.is_p)
     t = mean.value / ((mean.high - mean.value) / stats.t.ppf(0.975, 2))

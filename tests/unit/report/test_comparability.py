@@ -31,10 +31,10 @@ def evaluated(policy: str) -> dict[str, str]:
     return found | lineage.of_environment(answers())
 
 
-DRAWN, LOWER = "preset~p/on_policy/base~5/beta~{}/epoch~1", "preset~p/reinforce/base~5/beta~0/epoch~1"
+SAMPLED_RUNS, LOWER = "preset~p/on_policy/base~5/beta~{}/epoch~1", "preset~p/reinforce/base~5/beta~0/epoch~1"
 UPPER = "preset~p/distil/base~5/epoch~1"
 BY_BETA = [group(beta) for beta in BETAS]
-DRAWN_BY_BETA = [DRAWN.format(beta) for beta in (0.1, 0.2)]
+SAMPLED_BY_BETA = [SAMPLED_RUNS.format(beta) for beta in (0.1, 0.2)]
 EVERYONE = [*BY_BETA, "preset~p/rce/epoch~5", "baseline/oracle", "baseline/random"]
 PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
@@ -42,7 +42,7 @@ PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 def ours() -> Lineages:
     """Return GRPO of four betas, its RCE base, two baselines, on-policy GRPO of two betas and the marks beside it."""
     manifests = {group(beta): grpo(beta=float(beta)) for beta in BETAS} | {"preset~p/rce/epoch~5": rce()}
-    manifests |= {DRAWN.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
+    manifests |= {SAMPLED_RUNS.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
     manifests |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}
     stored = lineage.of_reward(reward()) | {"seeds": "0, 1"}
     found = {
@@ -138,21 +138,21 @@ def test_published_lines_are_compared_with_those_of_their_document_and_never_ref
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_what_differs_is_all_but_the_most_frequent_value(values: list[str]) -> None:
     lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
-    kept = {fields["pool"] for name, fields in lineages.items() if name not in differences(lineages, frozenset())}
-    assert len(kept) == 1
-    assert values.count(*kept) == max(map(values.count, values))
+    selected = {fields["pool"] for name, fields in lineages.items() if name not in differences(lineages, frozenset())}
+    assert len(selected) == 1
+    assert values.count(*selected) == max(map(values.count, values))
 
 
 @pytest.mark.parametrize("field", ["scorer.lvlm", "on_policy.group", "reward", "learning_rate"])
 def test_on_policy_runs_of_one_method_must_be_made_alike(field: str) -> None:
-    lineages = changed({field: "other"}, DRAWN_BY_BETA[1])
-    marks, _ = guarded(table([*DRAWN_BY_BETA, *BY_BETA], "policy base"), lineages)
+    lineages = changed({field: "other"}, SAMPLED_BY_BETA[1])
+    marks, _ = guarded(table([*SAMPLED_BY_BETA, *BY_BETA], "policy base"), lineages)
     assert marks == ["", "a", *[""] * len(BY_BETA)]
 
 
 def test_a_policy_of_another_reward_model_is_told_over_objectives() -> None:
     lineages = changed({"scorer.lvlm": "other"}, LOWER)
-    assert guarded(table([*DRAWN_BY_BETA, LOWER, UPPER], "policy base"), lineages)[0] == ["", "", "a", ""]
+    assert guarded(table([*SAMPLED_BY_BETA, LOWER, UPPER], "policy base"), lineages)[0] == ["", "", "a", ""]
 
 
 def test_the_fields_of_training_exist() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sentences import said
+from sentences import sentence
 
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.setting import doubts
@@ -35,7 +35,7 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "messages"),
     [
         ([], []),
         (accuracies(0, 0, 0), ["No answer"]),
@@ -50,6 +50,6 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
         (accuracies(0, 0) + rewards(0, 0), ["No answer", "No agent"]),
     ],
 )
-def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], told: list[str]) -> None:
-    text = said("subtitle", {"world": "all", "studies": [], "data": [], **doubts(Evidence(rows), {})})
-    assert [start for start in ("No answer", "All policies", "No agent") if start in text] == told
+def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], messages: list[str]) -> None:
+    text = sentence("subtitle", {"world": "all", "studies": [], "data": [], **doubts(Evidence(rows), {})})
+    assert [start for start in ("No answer", "All policies", "No agent") if start in text] == messages

@@ -110,8 +110,8 @@ def test_code_and_inputs_are_in_a_field(name: str) -> None:
 def test_a_training_manifest_names_its_group() -> None:
     assert lineage.group_of_training(grpo(beta=0.145, seed=3, epoch=2)) == "preset~p/grpo/base~5/beta~0.145/epoch~2"
     assert lineage.group_of_training(rce(epoch=4)) == "preset~p/rce/epoch~4"
-    drawn = lineage.group_of_training(on_policy(beta=0.145, seed=3, epoch=2))
-    assert drawn == "preset~p/on_policy/base~5/beta~0.145/epoch~2"
+    sampled = lineage.group_of_training(on_policy(beta=0.145, seed=3, epoch=2))
+    assert sampled == "preset~p/on_policy/base~5/beta~0.145/epoch~2"
     lower = lineage.group_of_training(on_policy(beta=0.0, epoch=3, objective="reinforce"))
     assert lower == "preset~p/reinforce/base~5/beta~0/epoch~3"
     assert lineage.group_of_training(distil(seed=1, base=2)) == "preset~p/distil/base~2/epoch~1"

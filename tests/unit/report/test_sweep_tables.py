@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 from agent_tables import TRANSLATORS, evidence_of, tabulate
-from sentences import told
+from sentences import messages
 
 from lever_pipe.experiment.agent_config import PrimaryEndpoint
 from lever_pipe.experiment.config import Sweep, SweptCell
 from lever_pipe.experiment.evaluation_config import PrimaryCells
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.figures.sweeps import cells as drawn
+from lever_pipe.report.figures.sweeps import cells as sweep_figure
 from lever_pipe.report.inference.families import arms_of, family_of_sweep
 from lever_pipe.report.sweeps import tables
 from lever_pipe.report.table import as_csv
@@ -35,7 +35,7 @@ SWEEP = Sweep(
     cells=tuple(SweptCell(arm=arm, values={"kl": kl, "rate": rate}) for arm, (kl, rate) in VALUES.items()),
 )
 LISTED = {"kl": (0.1, 0.01, 0.1, 0.5), "rate": (1, 2, 2, 2)}
-TOLD: dict[str, Any] = {"arms": WRITTEN, "sweeps": (SWEEP,)}
+SENTENCES: dict[str, Any] = {"arms": WRITTEN, "sweeps": (SWEEP,)}
 
 
 def skill(arm: str, seed: int, step: int) -> float:
@@ -52,7 +52,7 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, pd.D
     alone = Study(**{**vars(STUDY), "arms": (ARMS[4], *CELLS)})
     calls: dict[str, tuple[Study, dict[str, Any]]] = {
         "written": (Study(**{**vars(STUDY), "arms": WRITTEN}), {}),
-        "both": (STUDY, {**TOLD, "swept": CELLS}),
+        "both": (STUDY, {**SENTENCES, "swept": CELLS}),
         "swept": (alone, {"reference_arm": "bundle"}),
     }
     found = {}
@@ -65,8 +65,8 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, pd.D
 def test_a_sweep_moves_no_number_of_the_written_arms(frames: dict[str, dict[str, pd.DataFrame]]) -> None:
     for of in ("endpoints", "comparisons"):
         both = frames["both"][of]
-        kept = both[~both["arm"].isin(NAMES)].reset_index(drop=True)
-        pd.testing.assert_frame_equal(kept, frames["written"][of])
+        selected = both[~both["arm"].isin(NAMES)].reset_index(drop=True)
+        pd.testing.assert_frame_equal(selected, frames["written"][of])
 
 
 def test_its_comparisons_are_those_of_its_arms_alone_with_a_family_of_their_own(
@@ -77,8 +77,8 @@ def test_its_comparisons_are_those_of_its_arms_alone_with_a_family_of_their_own(
     assert set(own["reference"]) == {"bundle"}
     assert set(own["role"]) == {"secondary"}
     assert list(own["family"]) == ["sweep~s/" + name for name in alone["family"]]
-    told = ["endpoint", "arm", "difference", "low", "high", "p", "p_holm", "left_value", "right_value"]
-    pd.testing.assert_frame_equal(own[told].reset_index(drop=True), alone[told].reset_index(drop=True))
+    messages = ["endpoint", "arm", "difference", "low", "high", "p", "p_holm", "left_value", "right_value"]
+    pd.testing.assert_frame_equal(own[messages].reset_index(drop=True), alone[messages].reset_index(drop=True))
     for _, rows in own.groupby("family"):
         assert len(rows) == 3
         assert list(rows["p_holm"]) == pytest.approx(list(holm(list(rows["p"]))), rel=1e-6)
@@ -86,12 +86,12 @@ def test_its_comparisons_are_those_of_its_arms_alone_with_a_family_of_their_own(
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> list[EvidenceRow]:
-    return evidence_of(tmp_path_factory.mktemp("shown"), STUDY, **TOLD, swept=CELLS)
+    return evidence_of(tmp_path_factory.mktemp("shown"), STUDY, **SENTENCES, swept=CELLS)
 
 
 def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRow]) -> None:
     plain = [row for row in evidence if not row.subject.startswith(tuple(f"arm~{name}" for name in NAMES))]
-    (with_sweep, without) = (tabulate(rows, STUDY, **TOLD) for rows in (evidence, plain))
+    (with_sweep, without) = (tabulate(rows, STUDY, **SENTENCES) for rows in (evidence, plain))
     assert {name: as_csv(table, TRANSLATORS["en"]) for name, table in with_sweep.tables.items()} == {
         name: as_csv(table, TRANSLATORS["en"]) for name, table in without.tables.items()
     }
@@ -107,20 +107,20 @@ def test_a_sweep_enters_no_other_table_and_has_its_own(evidence: list[EvidenceRo
         assert mean is not None
         assert float(row["Sampled: Score"]) == pytest.approx(100 * mean.value, abs=0.051)
         assert bool(row["Sampled: Difference"]) == (row["Arm"] != "bundle") == bool(row["Greedy: Holm p"])
-    text = told(table)
+    text = messages(table)
     best = next(row for row in rows if row["Arm"] == NAMES[2])
     assert text.startswith(f"Sampled: The highest of 4 cells is kl 0.5 and rate 2 with {best['Sampled: Score']} [")
     assert f"to bundle (Holm p {best['Sampled: Holm p']})." in text
     assert "over the 3 tests of its column" in text
     assert f"Ended before step 25, in a run or more: {NAMES[1]}. Arms are compared by their last policies" in text
     best = {"evaluation": STUDY.evaluation.model_copy(update={"primary": PrimaryEndpoint(checkpoint="best")})}
-    (table,) = tables(tabulate(evidence, STUDY, **TOLD, **best).context)
-    assert f"{NAMES[1]}. Arms are compared by their best policies" in told(table)
+    (table,) = tables(tabulate(evidence, STUDY, **SENTENCES, **best).context)
+    assert f"{NAMES[1]}. Arms are compared by their best policies" in messages(table)
 
 
 def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow]) -> None:
-    view = tabulate(evidence, STUDY, **TOLD)
-    figure = drawn("agent", view.context, TRANSLATORS["en"])
+    view = tabulate(evidence, STUDY, **SENTENCES)
+    figure = sweep_figure("agent", view.context, TRANSLATORS["en"])
     assert figure is not None
     sampled, _ = figure.axes
     assert [label.get_text() for label in sampled.get_yticklabels()] == ["0.01", "0.1", "0.5"]
@@ -135,9 +135,9 @@ def test_two_keys_are_a_heat_map_and_a_list_is_points(evidence: list[EvidenceRow
     compared = [row for row in evidence if row.against == "arm~bundle" and row.mode == "sampled"]
     assert apart == {f"{score[row.subject[4:]]:.1f}" for row in compared if row.p_holm < 0.05} != set()
     listed = tabulate(
-        evidence, STUDY, **{**TOLD, "sweeps": (SWEEP.model_copy(update={"how": "list", "over": LISTED}),)}
+        evidence, STUDY, **{**SENTENCES, "sweeps": (SWEEP.model_copy(update={"how": "list", "over": LISTED}),)}
     )
-    points = drawn("agent", listed.context, TRANSLATORS["en"])
+    points = sweep_figure("agent", listed.context, TRANSLATORS["en"])
     assert points is not None
     assert [label.get_text() for label in points.axes[0].get_yticklabels()] == ["0.1, 1", "0.01, 2", "0.1, 2", "0.5, 2"]
 

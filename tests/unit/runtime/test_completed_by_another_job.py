@@ -37,7 +37,7 @@ def job_of(manifest: Path) -> Any:
     )
 
 
-class TestMade:
+class TestCompleted:
     @pytest.fixture
     def manifest(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in (*SHARDS, *INPUTS, *OUTPUTS):
@@ -66,21 +66,21 @@ class TestMade:
         return manifest
 
     def test_what_is_whole_and_of_this_plan_is_made(self, manifest: Path) -> None:
-        assert skipping.made_by_another(job_of(manifest))
+        assert skipping.completed_by_another_job(job_of(manifest))
 
     def test_what_is_older_than_the_plan_is_made_again(self, manifest: Path) -> None:
         """A user who forces a rule wants it to run."""
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
-        assert not skipping.made_by_another(job_of(manifest))
+        assert not skipping.completed_by_another_job(job_of(manifest))
 
     def test_without_snapshot_nothing_is_made(self, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(snapshot.VARIABLE)
-        assert not skipping.made_by_another(job_of(manifest))
+        assert not skipping.completed_by_another_job(job_of(manifest))
 
 
 class TestWaiting:
     @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def prompts(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Return which jobs SLURM is asked for; each runs for three questions."""
         jobs: list[str] = []
 
@@ -98,24 +98,24 @@ class TestWaiting:
         lock = ownership.lock_of(manifest)
         lock.write_text(ownership.this_process().model_copy(update={"job": job}).model_dump_json())
         slept: list[float] = []
-        skipping.made_by_another(job_of(manifest), sleep=slept.append)
+        skipping.completed_by_another_job(job_of(manifest), sleep=slept.append)
         assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
-    def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, asked: list[str]) -> None:
+    def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, prompts: list[str]) -> None:
         """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
         assert self.wait(tmp_path, "1") == [skipping.SECONDS_BETWEEN_POLLS] * 3
-        assert set(asked) == {"1"}
+        assert set(prompts) == {"1"}
 
     @pytest.mark.parametrize("job", ["2", ""])
     def test_it_asks_slurm_neither_for_itself_nor_for_a_process_outside(
-        self, tmp_path: Path, asked: list[str], job: str
+        self, tmp_path: Path, prompts: list[str], job: str
     ) -> None:
         assert self.wait(tmp_path, job) == []
-        assert asked == []
+        assert prompts == []
 
     def test_it_waits_for_a_live_owner_whatever_slurm_says(
-        self, tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, prompts: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that SLURM has given up may go on computing."""
         manifest, released = tmp_path / "run.json", threading.Event()
@@ -130,7 +130,7 @@ class TestWaiting:
             time.sleep(0.01)
         monkeypatch.setenv("SLURM_JOB_ID", "3")
         instantly = {"sleep": lambda _: None}
-        second = threading.Thread(target=skipping.made_by_another, args=(job_of(manifest),), kwargs=instantly)
+        second = threading.Thread(target=skipping.completed_by_another_job, args=(job_of(manifest),), kwargs=instantly)
         second.start()
         second.join(0.3)
         assert second.is_alive()
@@ -139,6 +139,6 @@ class TestWaiting:
         assert not second.is_alive()
         first.join()
 
-    def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, asked: list[str]) -> None:
-        skipping.made_by_another(job_of(tmp_path / "run.json"))
-        assert asked == []
+    def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, prompts: list[str]) -> None:
+        skipping.completed_by_another_job(job_of(tmp_path / "run.json"))
+        assert prompts == []

@@ -21,7 +21,7 @@ from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
-from lever_pipe.runtime.rerun.decision import accept, check, is_made, why_again
+from lever_pipe.runtime.rerun.decision import accept, check, is_complete, why_again
 
 CONFIG = InputsAlone()
 Files = dict[str, Path | tuple[Path, ...]]
@@ -33,7 +33,7 @@ def score_answers(
     """Make nothing: all is there. Named as a stage is, which tells what it computes with."""
 
 
-class TestMade:
+class TestCompleted:
     @pytest.fixture
     def files(self, tmp_path: Path) -> Files:
         """Write inputs, outputs and a manifest, and return the call's files."""
@@ -49,20 +49,20 @@ class TestMade:
         carry_out(score_answers, manifest, config=CONFIG, runtime=Runtime(code="c"), lvlm=absent, **files)
         return files | {"manifest": manifest}
 
-    def is_made(self, files: Files, **changes: Any) -> bool:
+    def is_complete(self, files: Files, **changes: Any) -> bool:
         identity = {"stage": score_answers.__name__, "config": CONFIG.model_dump(mode="json"), "code": "c"}
-        return is_made(Path(str(files["manifest"])), files, **(identity | changes))
+        return is_complete(Path(str(files["manifest"])), files, **(identity | changes))
 
     def test_made_is_what_this_call_would_make(self, files: Files) -> None:
-        assert self.is_made(files)
+        assert self.is_complete(files)
         for change in ({"stage": "t"}, {"config": {"x": 1}}, {"code": "d"}):
-            assert not self.is_made(files, **change), change
+            assert not self.is_complete(files, **change), change
 
     def test_two_values_that_change_places_are_another_configuration(self, files: Files) -> None:
         manifest, config = Path(str(files["manifest"])), {"a": 1, "b": 2}
         storage.write_row(manifest, storage.read_row(manifest, Manifest).model_copy(update={"config": config}))
-        assert self.is_made(files, config=config)
-        assert not self.is_made(files, config={"a": 2, "b": 1})
+        assert self.is_complete(files, config=config)
+        assert not self.is_complete(files, config={"a": 2, "b": 1})
 
     @pytest.mark.parametrize(
         ("here", "is_same"), [("2.13.0", True), ("2.13.0+cu128", True), ("2.12.1", False), (None, True)]
@@ -72,10 +72,10 @@ class TestMade:
     ) -> None:
         """Of a library that the manifest does not name, or that is not asked for, nothing is known."""
         manifest = Path(str(files["manifest"]))
-        made = storage.read_row(manifest, Manifest)
-        storage.write_row(manifest, made.model_copy(update={"versions": {"torch": "2.13.0+cpu"}}))
+        origin = storage.read_row(manifest, Manifest)
+        storage.write_row(manifest, origin.model_copy(update={"versions": {"torch": "2.13.0+cpu"}}))
         versions = {"tokenizers": "9"} | ({} if here is None else {"torch": here})
-        assert self.is_made(files, versions=versions) == is_same
+        assert self.is_complete(files, versions=versions) == is_same
 
     def test_versions_may_be_no_reason(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(decision, "_rerun_on", {"versions": True})
@@ -89,7 +89,7 @@ class TestMade:
         (tmp_path / missing).unlink()
         if missing == "tables/a":
             (tmp_path / "tables").rmdir()
-        assert not self.is_made(files)
+        assert not self.is_complete(files)
 
     @pytest.mark.parametrize("age_s", [0, 60])
     @pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
@@ -97,15 +97,15 @@ class TestMade:
         """Of any time: what somebody put there counts once the manifest says so."""
         (tmp_path / changed).write_text("other")
         os.utime(tmp_path / changed, (time.time() + age_s,) * 2)
-        assert not self.is_made(files)
+        assert not self.is_complete(files)
 
     def test_what_somebody_put_there_counts_once_it_is_noted(self, tmp_path: Path, files: Files) -> None:
         (tmp_path / "cell0").write_text("somebody's")
         os.utime(tmp_path / "cell0", (time.time() + 60,) * 2)
         accept(check(read_artefact(tmp_path / "manifest"), Digests()))
-        assert self.is_made(files)
+        assert self.is_complete(files)
         (tmp_path / "cell0").write_text("cell0")
-        assert not self.is_made(files), "its rule's own is not what is noted"
+        assert not self.is_complete(files), "its rule's own is not what is noted"
 
     def test_a_planned_job_is_told_why_it_runs_again(self, tmp_path: Path, files: Files) -> None:
         from snakemake.iocontainers import Namedlist
@@ -143,14 +143,14 @@ class TestMade:
         assert why() == "", "what was never made, Snakemake makes where somebody needs it"
 
     def test_more_or_fewer_inputs_are_another_artefact(self, tmp_path: Path, files: Files) -> None:
-        assert not self.is_made(files | {"shards": (tmp_path / "shard0",)})
-        assert not self.is_made(files | {"shards": (tmp_path / "shard0", tmp_path / "shard1", tmp_path / "groups")})
-        assert not self.is_made(files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
-        assert self.is_made(files | {"studies": ()})
+        assert not self.is_complete(files | {"shards": (tmp_path / "shard0",)})
+        assert not self.is_complete(files | {"shards": (tmp_path / "shard0", tmp_path / "shard1", tmp_path / "groups")})
+        assert not self.is_complete(files | {"studies": (tmp_path / "shard0",)})  # a list that was empty before
+        assert self.is_complete(files | {"studies": ()})
 
     def test_a_damaged_manifest_says_nothing(self, tmp_path: Path, files: Files) -> None:
         (tmp_path / "manifest").write_text("{}")
-        assert not self.is_made(files)
+        assert not self.is_complete(files)
 
 
 class TestWorth:

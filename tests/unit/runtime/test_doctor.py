@@ -127,16 +127,16 @@ def constant(module: str, name: str) -> Any:
 
 
 def test_the_files_asked_for_are_those_that_the_readers_open() -> None:
-    def asked(given: Experiment) -> dict[str, Any]:
+    def requested(given: Experiment) -> dict[str, Any]:
         return {model.key: local_checks.files_read(given, model) for model in sizing.loaded(given)}
 
-    found = asked(parse_experiment(WORLD))
+    found = requested(parse_experiment(WORLD))
     assert set(found["encoder.model"][0]) == set(constant("lever/encoders/clip.py", "FILES"))
     assert found["encoder.model"][1] == model_folders.VOCABULARY
     assert set(found["lvlm.model"][0]) == set(constant("lvlms/qwen2_5_vl.py", "REQUIRED"))
     assert found["lvlm.model"][1] == model_folders.IMAGES
     assert found[local_checks.AGENT][1] == constant("intention/codecs/hf.py", "_FILES")
-    of_words = asked(parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}}))
+    of_words = requested(parse_experiment({**WORLD, "intention": {"model": {"codec": "word"}}}))
     assert of_words[local_checks.AGENT][1] == (constant("intention/codecs/word.py", "FILE"),)
 
 
@@ -223,7 +223,7 @@ def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
 
 
 @pytest.mark.parametrize(
-    ("visible", "device", "told"),
+    ("visible", "device", "messages"),
     [
         ("", "cuda", "expected a CUDA device; found none"),
         ("0", "cuda", ""),
@@ -232,14 +232,14 @@ def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
     ],
 )
 def test_a_job_on_a_gpu_needs_one(
-    no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, told: str
+    no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, messages: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     (no_tool / "nvidia0").touch()  # the variable says more
     found = list(local_checks.gpus([{**JOB, "device": device}], devices=no_tool))
     problems = [finding.text for finding in found if finding.level is Level.PROBLEM]
-    assert len(problems) == bool(told)
-    assert told in "".join(problems)
+    assert len(problems) == bool(messages)
+    assert messages in "".join(problems)
 
 
 def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
@@ -347,16 +347,16 @@ def test_jobs_next_to_snakemake_are_not_submitted_on_a_cluster(local_exec: bool,
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What Snakemake would understand, without Snakemake."""
-    said: dict[str, Any] = {"prefix": PREFIX, "config": WORLD}
+    text: dict[str, Any] = {"prefix": PREFIX, "config": WORLD}
     monkeypatch.setattr(
         doctor,
         "read_call",
-        lambda _: doctor.SnakemakeCall(said["config"], "config.yaml", "slurm", said["prefix"]),
+        lambda _: doctor.SnakemakeCall(text["config"], "config.yaml", "slurm", text["prefix"]),
     )
     job = snakemake_adapter.PlannedJob("train_rce_epoch", {}, "", 1, {"mem_mb": 2300, "runtime": 30})
     monkeypatch.setattr(doctor, "planned_jobs", lambda _: [job])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
-    return said
+    return text
 
 
 def test_a_config_that_does_not_parse_is_a_problem(

@@ -38,14 +38,14 @@ onstart:
 
 
 def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
+    origin, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
-    assert skipping.report_made(executor, [made, other]) == [made, other], "another workflow"
-    monkeypatch.setattr(skipping, "_asked", [])
-    skipping.skip_if(lambda job: job is made)
-    assert skipping.report_made(executor, [made, other]) == [other]
-    assert reported == [made]
+    assert skipping.report_completed(executor, [origin, other]) == [origin, other], "another workflow"
+    monkeypatch.setattr(skipping, "_requests", [])
+    skipping.skip_if(lambda job: job is origin)
+    assert skipping.report_completed(executor, [origin, other]) == [other]
+    assert reported == [origin]
 
 
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

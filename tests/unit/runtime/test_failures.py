@@ -25,13 +25,13 @@ class Run:
         self.folder = folder
         self.failures = Failures()
 
-    def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **said: Any) -> None:
+    def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **text: Any) -> None:
         record = logging.LogRecord("snakemake.logging", level, __file__, 1, message, (), None)
-        vars(record).update({"event": event, **said} if event else said)
+        vars(record).update({"event": event, **text} if event else text)
         self.failures.handle(record)
 
-    def starts(self, job: int, rule: str = "train", *, log: str = "", **said: Any) -> None:
-        values = {"wildcards": {"seed": "0"}} | said
+    def starts(self, job: int, rule: str = "train", *, log: str = "", **text: Any) -> None:
+        values = {"wildcards": {"seed": "0"}} | text
         self.emit(
             "job_info", f" Rule: {rule}, Jobid: {job}", jobid=job, rule_name=rule, log=[log] if log else [], **values
         )
@@ -45,8 +45,8 @@ class Run:
         self.emit("error", problem, logging.ERROR, exception="RuleException")
         self.errs(job, rule, log=[log] if log else [])
 
-    def errs(self, job: int, rule: str = "train", **said: Any) -> None:
-        values: dict[str, Any] = {"rule_msg": None, "log": [], "aux": {}} | said
+    def errs(self, job: int, rule: str = "train", **text: Any) -> None:
+        values: dict[str, Any] = {"rule_msg": None, "log": [], "aux": {}} | text
         self.emit("job_error", f"Error in rule {rule}", logging.ERROR, jobid=job, rule_name=rule, **values)
 
     def ends_in_slurm(self, job: int, state: str, *, log: str = "", slurm_log: str = "17.log") -> None:
@@ -154,20 +154,20 @@ def test_slurms_own_log_tells_what_the_state_hides(run: Run, text: str, ended: s
 
 def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
     log = run.write("log.txt", "ValueError: of the attempt before\n")
-    said = [
+    text = [
         "SLURM sbatch failed. The error message was 'sbatch: error: Memory specification can not be satisfied",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available'.",
         "    sbatch call:",
         f"        sbatch --parsable {ADVICE}",
     ]
-    message = "\n".join(said)
+    message = "\n".join(text)
     run.starts(1, log=log)
     run.ends_in_slurm(1, "FAILED", log=log)
     run.starts(1, log=log)
     run.errs(1, rule_msg=message, log=[log])
-    shown = " ".join(run.only.lines)
-    assert "Requested node configuration is not available" in shown
-    assert "of the attempt before" not in shown
+    displayed = " ".join(run.only.lines)
+    assert "Requested node configuration is not available" in displayed
+    assert "of the attempt before" not in displayed
     assert (run.only.ended, run.only.slurm_job, run.only.slurm_logs) == ("", "", ())
 
 

@@ -72,7 +72,7 @@ def children(server: Forks, n: int) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "output"),
     [
         (("say", "a", "b"), 0, "here {folder} a b\n"),
         (("exit", "3"), 3, ""),
@@ -81,20 +81,20 @@ def children(server: Forks, n: int) -> list[psutil.Process]:
     ],
 )
 def test_a_job_ends_as_a_process_would(
-    words: tuple[str, ...], status: int, said: str, start: Start, log: Path, tmp_path: Path, monkeypatch
+    words: tuple[str, ...], status: int, output: str, start: Start, log: Path, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log.write_text("of an earlier attempt, and longer than what follows")
-    job = start(*words, SAID="here")
+    job = start(*words, REPLY="here")
     assert job.result(SOON) == status
     text = log.read_text()
     assert "earlier" not in text
-    assert said.format(folder=tmp_path) in text
+    assert output.format(folder=tmp_path) in text
 
 
 def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
     assert start("spoil").result(SOON) == 0
-    assert start("say", "x", SAID="clean").result(SOON) == 0
+    assert start("say", "x", REPLY="clean").result(SOON) == 0
     assert log.read_text() == f"clean {Path.cwd()} x\n"
 
 
@@ -112,7 +112,7 @@ def test_jobs_run_side_by_side(start: Start, server: Forks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "number", "status", "said"),
+    ("word", "number", "status", "text"),
     [
         ("sleep", signal.SIGTERM, -signal.SIGTERM, ""),
         ("sleep", signal.SIGKILL, -signal.SIGKILL, ""),
@@ -121,13 +121,13 @@ def test_jobs_run_side_by_side(start: Start, server: Forks) -> None:
     ],
 )
 def test_signals_reach_a_job(
-    word: str, number: int, status: int, said: str, start: Start, server: Forks, log: Path
+    word: str, number: int, status: int, text: str, start: Start, server: Forks, log: Path
 ) -> None:
     job = start(word, "60")
     until(lambda: log.exists() and "asleep" in log.read_text())
     children(server, 1)[0].send_signal(number)
     assert job.result(SOON) == status
-    assert said in log.read_text()
+    assert text in log.read_text()
 
 
 def test_a_log_that_cannot_be_written_fails_the_job(server: Forks, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_when_the_owner_dies_nothing_is_left(word: str, number: int, log: Path) 
 
 
 def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, empty in (("_modules", []), ("_servers", {}), ("_asked", Counter())):
+    for name, empty in (("_modules", []), ("_servers", {}), ("_requests", Counter())):
         monkeypatch.setattr(module, name, empty)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
@@ -204,7 +204,7 @@ def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path, monkeypatch
     assert [server_for("1") for _ in range(3)] == [None] * 3, "another workflow"
     module.fork_calls(MODULES)
     try:
-        module._asked.clear()
+        module._requests.clear()
         assert [server_for(threads) for threads in ("1", "2", "1", "2", "3")] == [None] * 5
         assert not module._servers, "two jobs are sooner without"
         for threads in ("1", "2", "1"):
@@ -255,7 +255,7 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
 def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
     own = import_module("snakemake.shell")
-    asked = SimpleNamespace(Popen=lambda *_, env, **__: given.append(env) or SimpleNamespace(wait=lambda: 0))
-    monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(asked)))
+    prompts = SimpleNamespace(Popen=lambda *_, env, **__: given.append(env) or SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(prompts)))
     own.shell("true", threads=3, resources={"tmpdir": "/here"})
     assert given == [module.environment_of(SimpleNamespace(threads=3, resources={"tmpdir": "/here"}))]

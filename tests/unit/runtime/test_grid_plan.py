@@ -125,8 +125,8 @@ def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     setting = GridSetting("world", "uniform", "reader")
     for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
         assert spec(experiment(), stage, setting, **others) == spec(more, stage, setting, **others)
-    kept = set(map(str, plan.evaluated_cells(experiment())))
-    assert kept < set(map(str, plan.evaluated_cells(more)))
+    selected = set(map(str, plan.evaluated_cells(experiment())))
+    assert selected < set(map(str, plan.evaluated_cells(more)))
 
 
 def test_the_documents_study_knows_nothing_of_the_grid() -> None:
@@ -156,10 +156,10 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     }
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
     carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])
-    told = [
+    messages = [
         (cell.data, PolicyName.parse(cell.policy).origin or cell.data, cell) for cell in plan.evaluated_cells(carried)
     ]
-    prompts = {(data, home): cell.training_prompts for data, home, cell in told if "/rce/" in cell.policy}
+    prompts = {(data, home): cell.training_prompts for data, home, cell in messages if "/rce/" in cell.policy}
     fewer = given.rl_data.n_queries * (given.rl_data.n_beams - 1)
     for data in ("world", "balanced"):
         assert prompts[data, "world"] - prompts[data, "balanced"] == fewer  # wherever it is evaluated
@@ -185,8 +185,8 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     assert plan.training_prompts(given, "baseline/oracle") == 0
     assert plan.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
     assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
-    drawn = 768 * preset.on_policy.group * 3
-    assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + drawn
+    sampled = 768 * preset.on_policy.group * 3
+    assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
 
 
 def test_a_setting_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
@@ -213,7 +213,7 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ({"samplers": ["uniform", "text_similar"]}, r"samplers\[1\]: must be a module .* 'text_similarity'"),
         ({"samplers": []}, "grid.samplers: must name at least one value"),
@@ -243,6 +243,6 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
         ({"lvlm": {}}, "grid.lvlm: unknown key. Did you mean 'lvlms'"),
     ],
 )
-def test_a_problem_names_its_key_and_the_remedy(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_problem_names_its_key_and_the_remedy(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
         experiment(**{"transfer": [], "policies": {}, **changed})

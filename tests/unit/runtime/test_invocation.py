@@ -62,10 +62,10 @@ def test_the_scheduler_polls_once_a_job(tmp_path: Path) -> None:
 def test_a_rate_that_a_user_gives_is_kept() -> None:
     usual = get_argument_parser(None).parse_args([]).max_jobs_per_timespan
     given = MaxJobsPerTimespan.parse_choice("5/1m")
-    for limit, is_kept in ((usual, False), (given, True)):
+    for limit, is_retained in ((usual, False), (given, True)):
         scheduler = SimpleNamespace(job_rate_limiter=JobRateLimiter(limit))
         leave_pace_to_cores(scheduler)
-        assert (scheduler.job_rate_limiter is not None) == is_kept
+        assert (scheduler.job_rate_limiter is not None) == is_retained
 
 
 def test_a_problem_is_told_without_the_lines_that_it_passed() -> None:
@@ -120,7 +120,7 @@ def test_an_input_of_a_time_to_come_gets_the_present_one(tmp_path: Path) -> None
 
 
 def test_logs_of_finished_jobs_that_said_nothing_go(tmp_path: Path) -> None:
-    files = {"a/run.json": "{}", "a/log.txt": "", "b.run.json": "{}", "b.log.txt": "said", "c/log.txt": ""}
+    files = {"a/run.json": "{}", "a/log.txt": "", "b.run.json": "{}", "b.log.txt": "text", "c/log.txt": ""}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import _parser, is_made, main
+from lever_pipe.__main__ import _parser, is_complete, main
 from lever_pipe.base import atomic, storage
 from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
@@ -34,7 +34,7 @@ FORK = multiprocessing.get_context("fork")
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "POLL_S", 0.01)
-    monkeypatch.setattr(ownership, "SAY_S", 0.1)
+    monkeypatch.setattr(ownership, "POLL_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -238,8 +238,8 @@ def test_a_duplicate_with_another_spec_runs(artefact: Path) -> None:
     with another_job(artefact):
         assert main(call(artefact, seed=4)) == 0
     assert all(before[name] < now for name, now in times_of(artefact).items() if name != "embeddings")
-    assert is_made(_parser().parse_args(call(artefact, seed=4)))
-    assert not is_made(_parser().parse_args(call(artefact)))
+    assert is_complete(_parser().parse_args(call(artefact, seed=4)))
+    assert not is_complete(_parser().parse_args(call(artefact)))
 
 
 def test_sigterm_gives_the_lock_back(

@@ -30,7 +30,7 @@ CONTINUED = "train_continued_epoch"
 SUPERVISED = "train_sft_epoch"
 SMALL_ARM = {"preset": "world", "seeds": [0, 1], "rce_epochs": 2, "base_rce_epochs": [1, 2], "grpo_epochs": 2}
 
-DRAWN = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
+ON_POLICY = {"seeds": [1], "epochs": 2, "kl_betas": [0, 0.3]}
 SIMILAR = ("similar_image", "similar_question", "similar_both")
 
 
@@ -61,7 +61,7 @@ def shipped_with(name: str) -> Experiment:
 
 def small(**changed: Any) -> Experiment:
     arm = SMALL_ARM | {"kl_betas": [0, 0.145], "long_epochs": 3, "long_kl_betas": [0.145], "long_seeds": [0, 5]}
-    arm |= {"on_policy": DRAWN}
+    arm |= {"on_policy": ON_POLICY}
     return experiment(**({"arms": [arm]} | changed))
 
 
@@ -82,8 +82,8 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         names += [("reward_groups", {"preset": wild["preset"], "rewarded": r}) for r in ("groups", "grpo_groups")]
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
-        drawn = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
-        names.append((f"train_{'on_policy' if drawn else run}_epoch", wild | drawn))
+        sampled = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
+        names.append((f"train_{'on_policy' if sampled else run}_epoch", wild | sampled))
     for name in plan.evaluated(given):
         if name.startswith("baseline/"):
             names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
@@ -146,12 +146,12 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
 
 
 def test_every_policy_name_is_read_back() -> None:
-    given = small(arms=[SMALL_ARM | {"on_policy": DRAWN}])
+    given = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
     names = [*plan.evaluated(given), *plan.trained(given)]
     assert [PolicyRef.of(name).name for name in names] == names
     refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
-    drawn = {("grpo", "on_policy"), ("reinforce", "on_policy")}
-    assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | drawn
+    sampled = {("grpo", "on_policy"), ("reinforce", "on_policy")}
+    assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | sampled
 
 
 def test_names_fit_the_wildcards_of_the_workflow() -> None:
@@ -362,12 +362,12 @@ def test_on_policy_runs_stand_next_to_the_offline_ones() -> None:
 
 def test_extra_objectives_and_their_absence() -> None:
     for extra_objectives, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
-        given = small(arms=[SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": extra_objectives}}])
+        given = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY | {"extra_objectives": extra_objectives}}])
         assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
     without = small(arms=[SMALL_ARM])
     assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
     assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
-    with_runs = small(arms=[SMALL_ARM | {"on_policy": DRAWN}])
+    with_runs = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
     others = [name for name in plan.trained(with_runs) if name not in plan.on_policy_policies(with_runs.arms[0], 1)]
     assert others == plan.trained(without)
     first, second = specs(without), specs(with_runs)
@@ -396,7 +396,10 @@ def presets_with(section: str, **changed: Any) -> dict[str, Any]:
 def test_settings_of_one_objective_rerun_its_epochs_alone(
     section: str, changed: dict[str, Any], stages: list[str]
 ) -> None:
-    arm = SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": ["reinforce", "distil", "continued"]}, "sft_epochs": 2}
+    arm = SMALL_ARM | {
+        "on_policy": ON_POLICY | {"extra_objectives": ["reinforce", "distil", "continued"]},
+        "sft_epochs": 2,
+    }
     base, other = (specs(small(arms=[arm], **more)) for more in ({}, {"presets": presets_with(section, **changed)}))
     differing = {key for key in base if base[key] != other[key]}
     assert {stage for stage, _ in differing} == set(stages) | PAGE
@@ -406,10 +409,10 @@ def test_settings_of_one_objective_rerun_its_epochs_alone(
 
 
 def test_controls_are_asked_of_a_draw_and_of_a_run_of_each_kind_with_its_least_beta() -> None:
-    arm = SMALL_ARM | {"kl_betas": [0.3, 0.1], "on_policy": DRAWN | {"seeds": [0], "kl_betas": [0.2, 1]}}
+    arm = SMALL_ARM | {"kl_betas": [0.3, 0.1], "on_policy": ON_POLICY | {"seeds": [0], "kl_betas": [0.2, 1]}}
     found = plan.controlled(small(arms=[arm, {"preset": "published"}]))
-    drawn, trained = [name for name in found if name.startswith("baseline/")], [name for name in found if "~" in name]
-    assert drawn == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
+    sampled, trained = [name for name in found if name.startswith("baseline/")], [name for name in found if "~" in name]
+    assert sampled == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
     assert all(name.startswith("preset~world/") and "/seed~0/" in name for name in trained)
     assert {(of.kind, of.base, of.beta) for of in map(PolicyName.parse, trained)} == {
         ("rce", None, None),
@@ -450,8 +453,8 @@ def test_beams_are_searched_for_queries_that_have_pools() -> None:
 
 def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
     own = presets_with("grpo", reward={"mode": "soft_only"})
-    drawn = [SMALL_ARM | {"on_policy": DRAWN | {"extra_objectives": ["continued"]}}]
-    given, other = small(arms=drawn), small(arms=drawn, presets=own)
+    sampled = [SMALL_ARM | {"on_policy": ON_POLICY | {"extra_objectives": ["continued"]}}]
+    given, other = small(arms=sampled), small(arms=sampled, presets=own)
     base, more = specs(given), specs(other)
     differing = {key for key in base if base[key] != more[key]}
     used = {"reward_groups", "train_grpo_epoch", CONTINUED, "measure_rewards", *PAGE}
@@ -481,15 +484,15 @@ def epoch_config(given: Experiment, objective: str, **wildcards: str) -> TrainOn
 
 def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     given = small(presets=presets_with("on_policy", updates=3, advantages="leave_one_out"))
-    drawn, score = epoch_config(given, "on_policy"), epoch_config(given, "reinforce", beta="0")
-    assert drawn.on_policy == given.presets["world"].on_policy
-    named = (drawn.objective, drawn.preset, drawn.base_rce_epoch, drawn.kl_beta, drawn.seed, drawn.epoch)
+    sampled, score = epoch_config(given, "on_policy"), epoch_config(given, "reinforce", beta="0")
+    assert sampled.on_policy == given.presets["world"].on_policy
+    named = (sampled.objective, sampled.preset, sampled.base_rce_epoch, sampled.kl_beta, sampled.seed, sampled.epoch)
     assert named == ("on_policy", "world", 2, 0.3, 1, 2)
-    assert drawn.lvlm.model_identity
-    assert drawn.selector == given.presets["world"].selector
+    assert sampled.lvlm.model_identity
+    assert sampled.selector == given.presets["world"].selector
     # REINFORCE: one step on what was drawn, and a baseline that no draw of the query enters; the rest is shared.
     own = {"updates": 1, "batch_queries": 10, "advantages": "batch"}
-    assert score.on_policy.model_dump() == drawn.on_policy.model_dump() | own
+    assert score.on_policy.model_dump() == sampled.on_policy.model_dump() | own
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
 
 
@@ -519,7 +522,7 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
     assert config.rewards[:2] == (preset.reward, preset.on_policy.reward)
     assert len(set(map(repr, config.rewards))) == len(config.rewards)
     assert {"soft_only", "expected_only", "accuracy_plus_expected"} <= {reward.mode for reward in config.rewards}
-    assert config.kept == tuple(sorted({preset.grpo.top_k_first_epoch, preset.grpo.top_k}))
+    assert config.selected == tuple(sorted({preset.grpo.top_k_first_epoch, preset.grpo.top_k}))
     assert config.z_clamp == preset.grpo.z_clamp
 
 

@@ -40,26 +40,26 @@ MODEL_RULES = tuple(sizing.PRODUCTION_MODEL)
 
 
 def first(resources_of: Callable[[str], sizing.Resources], rule: str, attempt: int = 1) -> dict[str, Any]:
-    asked = resources_of(rule).resources
-    return {k: v({"seed": "0"}, attempt=attempt) if callable(v) else v for k, v in asked.items()}
+    requested = resources_of(rule).resources
+    return {k: v({"seed": "0"}, attempt=attempt) if callable(v) else v for k, v in requested.items()}
 
 
 def test_the_worlds_run_without_gpu_on_one_core() -> None:
     resources_of = sizing.resources_for(experiment())
     for rule in MODEL_RULES:
-        asked = first(resources_of, rule)
+        requested = first(resources_of, rule)
         assert resources_of(rule).threads == 1, rule
-        assert asked["device"] == "cpu"
-        assert not asked.keys() & {"gpu", "gres"}
-        assert asked["mem_mb"] <= 4000
+        assert requested["device"] == "cpu"
+        assert not requested.keys() & {"gpu", "gres"}
+        assert requested["mem_mb"] <= 4000
 
 
 def test_the_production_models_run_on_one_gpu_each() -> None:
     resources_of = sizing.resources_for(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
     for rule in GPU_RULES:
-        asked = first(resources_of, rule)
-        assert (asked["device"], asked["gpu"], asked["nodes"]) == ("cuda", 1, 1), rule
-        assert asked["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
+        requested = first(resources_of, rule)
+        assert (requested["device"], requested["gpu"], requested["nodes"]) == ("cuda", 1, 1), rule
+        assert requested["mem_mb"] < 200_000  # half a node of 8 such GPUs at most
     for rule in ("train_agent", "evaluate_start"):
         assert first(resources_of, rule)["device"] == "cpu"  # this experiment has the tiny agent
 
@@ -68,13 +68,13 @@ def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
     published = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
     decode = published.lvlm.decode.model_copy(update={"num_beams": 1})
     lvlm = published.lvlm.model_copy(update={"engine": "served", "model": "some/model", "decode": decode})
-    asked = published.model_copy(update={"lvlm": lvlm})
-    resources_of = sizing.resources_for(asked)
+    requested = published.model_copy(update={"lvlm": lvlm})
+    resources_of = sizing.resources_for(requested)
     assert {first(resources_of, rule)["device"] for rule in sizing.ASKING} == {"cpu"}
-    assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(asked)} == {
+    assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(requested)} == {
         "lvlm.model"
     }
-    assert plan.lvlm_config(asked).model_identity == "some/model"
+    assert plan.lvlm_config(requested).model_identity == "some/model"
 
 
 def test_every_rule_that_loads_a_model_has_a_size() -> None:
@@ -105,10 +105,10 @@ def of_agent(folder: str, **grpo: int) -> Callable[[str], sizing.Resources]:
 
 def test_a_small_agent_trains_on_one_gpu(tmp_path: Path) -> None:
     resources_of = of_agent(weights(tmp_path, 135_000_000))
-    asked = first(resources_of, "train_agent")
-    assert (asked["device"], asked["gpu"]) == ("cuda", 1)
-    assert 16_000 < asked["mem_mb"] < 24_000
-    assert first(resources_of, "evaluate_agent")["mem_mb"] < asked["mem_mb"]
+    requested = first(resources_of, "train_agent")
+    assert (requested["device"], requested["gpu"]) == ("cuda", 1)
+    assert 16_000 < requested["mem_mb"] < 24_000
+    assert first(resources_of, "evaluate_agent")["mem_mb"] < requested["mem_mb"]
     assert first(resources_of, "evaluate_start") == first(resources_of, "evaluate_agent")
 
 
@@ -132,9 +132,9 @@ def test_each_attempt_asks_for_the_first_memory_and_time_once_more(attempt: int)
 )
 def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[str, Any]) -> None:
     resources_of = sizing.resources_for(experiment("config/intention_qwen3_8b.yaml"), gpu_request=request_)
-    asked = {k: v for k, v in resources_of("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
-    assert asked == expected
-    assert sizing.gpus_of(asked) == 1
+    requested = {k: v for k, v in resources_of("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
+    assert requested == expected
+    assert sizing.gpus_of(requested) == 1
 
 
 def test_another_way_of_asking_is_refused() -> None:
@@ -152,8 +152,8 @@ def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"),
+    ("requested", "gpus"),
     [({"gpu": 2}, 2), ({"gres": "gpu"}, 1), ({"gres": "shard:8,gpu:3"}, 3), ({"gres": "gpu:a100:2"}, 2), ({}, 0)],
 )
-def test_a_forecast_counts_gpus_in_whichever_words(asked: dict[str, object], gpus: int) -> None:
-    assert sizing.gpus_of(asked) == gpus
+def test_a_forecast_counts_gpus_in_whichever_words(requested: dict[str, object], gpus: int) -> None:
+    assert sizing.gpus_of(requested) == gpus

@@ -89,8 +89,8 @@ def test_the_versions_here_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
-    terminal = ColorizingTextHandler(stream=said, formatter=DefaultFormatter())
+    output, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
+    terminal = ColorizingTextHandler(stream=output, formatter=DefaultFormatter())
     terminal.name = snakemake_adapter.TERMINAL
     monkeypatch.setattr(logger, "handlers", [terminal])
     monkeypatch.setattr(logger, "level", logging.INFO)
@@ -109,7 +109,7 @@ def test_the_terminal_has_a_line_a_job_and_after_ctrl_c_no_errors(monkeypatch: p
     emit("RuleException", LogEvent.ERROR, logging.ERROR)
     snakemake_adapter.silence_errors()
     emit("RuleException", LogEvent.ERROR, logging.ERROR)
-    lines = [line.partition("  ")[2] or line for line in said.getvalue().split("\n")]
+    lines = [line.partition("  ")[2] or line for line in output.getvalue().split("\n")]
     first, second = "0 of 2 done, started: Sample pools", "1 of 2 done, started: Train"
     assert lines == ["", first, second, "2 of 2 steps (100%) done", "disk full", "RuleException", ""]
 
@@ -118,8 +118,8 @@ def test_a_plan_gives_no_advice_about_times(monkeypatch: pytest.MonkeyPatch) -> 
     import snakemake.cli  # noqa: F401 - first, or its modules import each other in a circle
     from snakemake.workflow import Workflow
 
-    said, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
-    terminal = ColorizingTextHandler(stream=said, formatter=DefaultFormatter())
+    text, logger = io.StringIO(), logging.getLogger(snakemake_adapter.LOGGER)
+    terminal = ColorizingTextHandler(stream=text, formatter=DefaultFormatter())
     terminal.name = snakemake_adapter.TERMINAL
     monkeypatch.setattr(logger, "handlers", [terminal])
     monkeypatch.setattr(logger, "level", logging.INFO)
@@ -132,7 +132,7 @@ def test_a_plan_gives_no_advice_about_times(monkeypatch: pytest.MonkeyPatch) -> 
         setattr(workflow, name, getattr(Workflow, name).__get__(workflow))
     Workflow.log_provenance_info(workflow)
     logger.info("another line")
-    assert said.getvalue() == "another line\n"
+    assert text.getvalue() == "another line\n"
 
 
 class _Named(dict[str, Any]):
@@ -143,7 +143,7 @@ class _Named(dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("messages", "requested"),
     [
         ({}, ()),
         ({"params_changed": "before 'Forced execution'"}, ()),
@@ -151,11 +151,11 @@ class _Named(dict[str, Any]):
         ({"forced": True, "code_changed": True}, ("forced",)),
     ],
 )
-def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple[str, ...]) -> None:
+def test_a_planned_job_is_as_snakemake_has_it(messages: dict[str, Any], requested: tuple[str, ...]) -> None:
     from snakemake.jobs import Reason
 
     reason = Reason()
-    for name, value in told.items():
+    for name, value in messages.items():
         setattr(reason, name, value)
     job = SimpleNamespace(
         rule=SimpleNamespace(name="train"),
@@ -177,7 +177,7 @@ def test_a_planned_job_is_as_snakemake_has_it(told: dict[str, Any], asked: tuple
         {"gpu": 2},
         ("elsewhere/in.txt", "elsewhere/a", "elsewhere/b"),
         ("elsewhere/out.txt",),
-        asked,
+        requested,
         PlannedCall({"a": 1}, "c", inputs),
     )
     job.params = SimpleNamespace()

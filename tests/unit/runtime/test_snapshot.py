@@ -91,7 +91,7 @@ def test_edited_rules_refuse(tmp_path: Path) -> None:
     rules.mkdir(parents=True)
     (tmp_path / "workflow/Snakefile").write_text("include: 'rules/a.smk'\n")
     (rules / "a.smk").write_text("rule a: shell: 'one'\n")
-    snapshot.save({"a": 1}, {}, tmp_path, folder=tmp_path / "kept")
+    snapshot.save({"a": 1}, {}, tmp_path, folder=tmp_path / "selected")
     assert snapshot.load_config(tmp_path) == {"a": 1}
     snapshot.workflow_digest.cache_clear()  # a job is another process
     (rules / "a.smk").write_text("rule a: shell: 'two'\n")
@@ -177,9 +177,9 @@ print(snapshot.save({}, {"manifest": ("merge_rl_data", spec)}, Path()))
         self.edit(project, "losses/kl.py", "\nUNUSED = 1\n")
         assert "expected a file" in self.call(project)
         self.edit(project, "stages/rl_data.py", "\nif True:\n    RUNS = 1\n")
-        said = self.call(project)
-        assert "SnapshotError: merge_rl_data: expected code" in said
-        assert snapshot.PLAN_AGAIN in said
+        text = self.call(project)
+        assert "SnapshotError: merge_rl_data: expected code" in text
+        assert snapshot.PLAN_AGAIN in text
 
 
 class TestRememberedCodes:

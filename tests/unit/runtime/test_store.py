@@ -20,8 +20,8 @@ from finished_work import (
     blob_bytes,
     entries,
     entry_of,
-    kept,
     key,
+    selected,
     targets,
     tree,
     weights_of,
@@ -141,14 +141,14 @@ def files_in(path: Path) -> dict[str, bytes] | bytes:
 
 
 @settings(max_examples=60)
-@given(made=st.dictionaries(names, trees, min_size=1, max_size=3))
-def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, made: dict[str, Any]) -> None:
+@given(origin=st.dictionaries(names, trees, min_size=1, max_size=3))
+def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, origin: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("trees")
     store = a_store(folder / "store")
     (folder / "made").mkdir()
-    for name, content in made.items():
+    for name, content in origin.items():
         grow(folder / "made" / name, content)
-    outputs = {f"name {name}": folder / "made" / name for name in made}
+    outputs = {f"name {name}": folder / "made" / name for name in origin}
     manifest = a_manifest(outputs)
     assert store.put(key(0), manifest)
     back = {name: folder / "back" / path.name for name, path in outputs.items()}
@@ -156,7 +156,7 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, made: dic
     for name, path in outputs.items():
         assert files_in(back[name]) == files_in(path)
         assert back[name].is_dir() == path.is_dir()
-    assert len(list((folder / "back").iterdir())) == len(made)  # and nothing temporary
+    assert len(list((folder / "back").iterdir())) == len(origin)  # and nothing temporary
     assert list(store.verify()) == []
     shutil.rmtree(folder)
 
@@ -186,8 +186,8 @@ def test_what_differs_from_its_manifest_is_not_kept(
     manifest = a_manifest(outputs)
     spoil(outputs)
     assert not store.put(key(0), manifest)
-    (said,) = warnings(caplog)
-    assert f"{store.folder}: what train_rce_epoch has made is not kept" in said
+    (text,) = warnings(caplog)
+    assert f"{store.folder}: what train_rce_epoch has made is not kept" in text
     assert entries(store) == []
     assert tree(store.folder).get("staging") is None
 
@@ -195,7 +195,7 @@ def test_what_differs_from_its_manifest_is_not_kept(
 def test_a_kept_file_is_the_result_itself_and_of_one_result_alone(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outputs = kept(store, tmp_path / "a")
+    outputs = selected(store, tmp_path / "a")
     assert weights_of(store).samefile(outputs["weights"])
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
     assert not weights_of(store).samefile(tmp_path / "b" / "weights.bin")  # another folder's result stays its own
@@ -213,7 +213,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    outputs = kept(store, tmp_path / "a")
+    outputs = selected(store, tmp_path / "a")
     outputs["weights"].write_bytes(b"edited")
     back = restored(store, tmp_path / "b")
     assert back is not None
@@ -224,7 +224,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
 
 
 def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path) -> None:
-    made = kept(store, tmp_path / "made")
+    origin = selected(store, tmp_path / "made")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("stays")
@@ -238,7 +238,7 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
                 path.symlink_to(outside)
             else:
                 (path / "old").mkdir(parents=True)
-        assert restored(store, folder) == tree(made["last"].parent)
+        assert restored(store, folder) == tree(origin["last"].parent)
     assert tree(outside) == {"precious": b"stays"}
 
 
@@ -254,8 +254,8 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
 def test_versions_must_agree_where_both_name_a_package(
     store: Store, tmp_path: Path, versions: dict[str, str], hit: bool
 ) -> None:
-    kept(store, tmp_path / "a")
-    kept(store, tmp_path / "b", versions={"torch": "2.12.0"})  # beside it
+    selected(store, tmp_path / "a")
+    selected(store, tmp_path / "b", versions={"torch": "2.12.0"})  # beside it
     assert len(entries(store)) == 2
     assert (store.restore(key(0), targets(tmp_path / "c"), versions=versions) is not None) == hit
     assert (store.find(key(0), targets(tmp_path), versions=versions) is not None) == hit
@@ -292,7 +292,7 @@ def test_damaged_work_is_named_and_never_used(
     damage: Callable[[Path], object],
     found: str,
 ) -> None:
-    outputs, entry = kept(store, tmp_path / "a"), entry_of(store)
+    outputs, entry = selected(store, tmp_path / "a"), entry_of(store)
     manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
     shutil.copyfile(twin := entry / name, tmp_path / "twin")
@@ -302,10 +302,10 @@ def test_damaged_work_is_named_and_never_used(
     before = tree(tmp_path / "b")
     (verified,) = store.verify()
     assert restored(store, tmp_path / "b") is None
-    (said,) = warnings(caplog)
-    assert said == str(verified)
-    assert str(entry) in said
-    assert f"; found {found}" in said
+    (text,) = warnings(caplog)
+    assert text == str(verified)
+    assert str(entry) in text
+    assert f"; found {found}" in text
     assert (tree(tmp_path / "b"), entries(store)) == (before, [])
     assert restored(store, tmp_path / "b") is None  # a miss as any other
     assert warnings(caplog) == []
@@ -315,7 +315,7 @@ def test_damaged_work_is_named_and_never_used(
 
 
 def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "a")
+    selected(store, tmp_path / "a")
     assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
     manifest = a_manifest(targets(tmp_path / "b"))
@@ -373,7 +373,7 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(4):
-        kept(store, tmp_path / str(number), number)
+        selected(store, tmp_path / str(number), number)
         aged(entry_of(store, number), 100 * (1 + number))  # job 0 used last
     of_each = bytes_of(entry_of(store))  # the manifest, too
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
@@ -388,7 +388,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
 def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(2):
-        kept(store, tmp_path / str(number), number)
+        selected(store, tmp_path / str(number), number)
     (entry_of(store, 1) / "work.json").write_bytes(b"")
     for name, age_s in ((".elsewhere.7.01234567.tmp", 60), (".elsewhere.8.01234567.tmp", 2 * atomic.ABANDONED_S)):
         left = store.folder / "staging" / name
@@ -404,7 +404,7 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
 
 
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
-    kept(store, tmp_path / "a")
+    selected(store, tmp_path / "a")
     old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
     for path in (old, young):
         path.mkdir(parents=True)
@@ -415,7 +415,7 @@ def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: P
 
 def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
     """Let all operations that need room fail from the at-th on; return what was asked for."""
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def guard(owner: Any, name: str) -> None:
         do = getattr(owner, name)
@@ -423,8 +423,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
         def guarded(*arguments: Any, **options: Any) -> Any:
             if name == "open" and "r" in (arguments[1:] or ("r",))[0]:
                 return do(*arguments, **options)
-            asked.append(name)
-            if len(asked) > at:
+            prompts.append(name)
+            if len(prompts) > at:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return do(*arguments, **options)
 
@@ -432,7 +432,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
 
     for owner, name in ((os, "fsync"), (Path, "rename"), (Path, "replace"), (Path, "mkdir"), (Path, "open")):
         guard(owner, name)
-    return asked
+    return prompts
 
 
 def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
@@ -442,12 +442,12 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
     while not stored:
         store = a_store(tmp_path / f"store {steps}")
         with monkeypatch.context() as patch:
-            asked = failing(patch, steps)
+            prompts = failing(patch, steps)
             stored = store.put(key(0), manifest)
-            whole = len(asked) <= steps
-        said = warnings(caplog)
-        assert stored == (said == [])
-        assert stored or ("No space left" in said[0] and not whole)
+            whole = len(prompts) <= steps
+        text = warnings(caplog)
+        assert stored == (text == [])
+        assert stored or ("No space left" in text[0] and not whole)
         assert tree(store.folder / "staging") == {}
         assert list(store.verify()) == []
         assert (restored(store, tmp_path / "b") is not None) == bool(entries(store))
@@ -459,26 +459,26 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
 def test_targets_on_a_disk_that_fills_stay_as_they_were(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kept(store, tmp_path / "a")
+    selected(store, tmp_path / "a")
     new, old = tree(tmp_path / "a"), None
     for steps in range(100):
         folder = tmp_path / f"b {steps}"
         work(folder, 7)
         old = tree(folder)
         with monkeypatch.context() as patch:
-            asked = failing(patch, steps)
+            prompts = failing(patch, steps)
             done = store.restore(key(0), targets(folder), versions=VERSIONS)
         found = tree(folder)
         assert entries(store)  # a full results disk is no problem of the store
         if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
             assert found == new
-            if len(asked) <= steps:
+            if len(prompts) <= steps:
                 break
             continue
         assert any("No space left" in text for text in warnings(caplog))
         for name, whole in found.items():
             assert whole in (old.get(name), new.get(name)), name
-        if asked.count("rename") == 0:
+        if prompts.count("rename") == 0:
             assert found == old
     else:
         pytest.fail("never done")

@@ -84,24 +84,24 @@ def memories(calls: list[str]) -> list[str]:
 
 
 def test_a_busy_scheduler_costs_no_attempt_and_no_memory(tmp_path: Path) -> None:
-    status, calls, told = run(tmp_path, error=BUSY, refusals=10)
-    assert status == 0, told
+    status, calls, messages = run(tmp_path, error=BUSY, refusals=10)
+    assert status == 0, messages
     assert memories(calls) == ["1000"] * 11
-    assert "Error in rule" not in told
+    assert "Error in rule" not in messages
 
 
 def test_a_refusal_that_stays_fails_at_once(tmp_path: Path) -> None:
-    status, calls, told = run(tmp_path, error=UNUSABLE, refusals=99)
+    status, calls, messages = run(tmp_path, error=UNUSABLE, refusals=99)
     assert status == 1
     assert memories(calls) == ["1000", "2000", "3000"], "the attempts that the profile allows, as ever"
-    assert UNUSABLE in told
+    assert UNUSABLE in messages
 
 
 def test_a_job_that_the_controller_accepted_before_the_timeout_is_not_submitted_twice(tmp_path: Path) -> None:
-    status, calls, told = run(tmp_path, error=BUSY, refusals=1, accepts=True)
-    assert status == 0, told
+    status, calls, messages = run(tmp_path, error=BUSY, refusals=1, accepts=True)
+    assert status == 0, messages
     assert len(calls) == 1
-    assert "has accepted job 7" in told
+    assert "has accepted job 7" in messages
 
 
 MESSAGE = (

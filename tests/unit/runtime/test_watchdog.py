@@ -90,12 +90,12 @@ def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
             async for one in OWN_CHECK(executor, active_jobs):
                 yield one
             return
-        says = {"success": executor.report_job_success, "error": executor.report_job_error}
+        outcome = {"success": executor.report_job_success, "error": executor.report_job_error}
         for one in active_jobs:
-            said = executor.of_plugin(executor, one)
-            if said in says:
-                says[said](one)
-            elif said == "wait":
+            text = executor.of_plugin(executor, one)
+            if text in outcome:
+                outcome[text](one)
+            elif text == "wait":
                 yield one
 
     def succeed(executor: Any, job_info: Any) -> None:
@@ -250,7 +250,7 @@ class TestVanished:
         assert "1800 s" in caplog.text
 
 
-class TestMade:
+class TestCompleted:
     """A job that SLURM forgot before anybody saw it end is checked by what it made."""
 
     @pytest.fixture(autouse=True)
@@ -263,10 +263,10 @@ class TestMade:
     def whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all that is there be what the job would make."""
 
-        def is_made(manifest: Path, files: dict[str, Any], **_: Any) -> bool:
+        def is_complete(manifest: Path, files: dict[str, Any], **_: Any) -> bool:
             return all(Path(path).exists() for path in (manifest, *files.values()))
 
-        monkeypatch.setattr(decision, "is_made", is_made)
+        monkeypatch.setattr(decision, "is_complete", is_complete)
 
     def make(self, name: str, age: int) -> None:
         """Write a file so many seconds after the plan."""
@@ -279,10 +279,10 @@ class TestMade:
             executor.round([one])
             clock.now += LONG
         assert len(executor.reports) == 1
-        return [said for _, said in executor.reports]
+        return [text for _, text in executor.reports]
 
     @pytest.mark.parametrize(
-        ("manifest", "table", "said"),
+        ("manifest", "table", "text"),
         [
             (1, 1, "success"),
             (1, -9, "success"),
@@ -294,16 +294,16 @@ class TestMade:
         ids=["all young", "an old output", "same time", "manifest of old", "no output", "no card"],
     )
     def test_the_time_of_the_manifest_says_whether_this_run_made_it(
-        self, states: dict[str, str], clock: Clock, manifest: int | None, table: int | None, said: str
+        self, states: dict[str, str], clock: Clock, manifest: int | None, table: int | None, text: str
     ) -> None:
         for name, age in (("run.json", manifest), ("table.csv", table)):
             if age is not None:
                 self.make(name, age)
-        assert self.checked(job("7", table="table.csv", manifest="run.json"), states, clock) == [said]
+        assert self.checked(job("7", table="table.csv", manifest="run.json"), states, clock) == [text]
 
-    @pytest.mark.parametrize(("seen", "said"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
+    @pytest.mark.parametrize(("seen", "text"), [("COMPLETED", "success"), ("TIMEOUT", "error"), ("RUNNING", "success")])
     def test_an_end_that_one_round_showed_goes_before(
-        self, states: dict[str, str], clock: Clock, seen: str, said: str
+        self, states: dict[str, str], clock: Clock, seen: str, text: str
     ) -> None:
         if seen == "RUNNING":
             self.make("run.json", 1)
@@ -315,7 +315,7 @@ class TestMade:
         for _ in range(2):
             executor.round([one])
             clock.now += LONG
-        assert executor.reports == [("7", said)]
+        assert executor.reports == [("7", text)]
         assert seen != "TIMEOUT" or "ended as TIMEOUT" in executor.messages[0]
 
 
@@ -341,11 +341,11 @@ class TestLoneJob:
 
         def __init__(self, clock: Clock, *, age: int, end: float, on_end: Callable[[], None] = lambda: None) -> None:
             self.clock, self.age, self.end, self.on_end = clock, age, end, on_end
-            self.asked: list[float] = []
+            self.prompts: list[float] = []
 
         def states(self) -> dict[str, str]:
             self.clock.now += TestLoneJob.ANSWER
-            self.asked.append(self.clock.now)
+            self.prompts.append(self.clock.now)
             if self.clock.now < self.end:
                 return {"7": "RUNNING"}
             self.on_end()
@@ -398,7 +398,7 @@ class TestLoneJob:
         plan.write_text("")
         os.utime(plan, (PLANNED, PLANNED))
         monkeypatch.setenv(snapshot.VARIABLE, str(plan))
-        monkeypatch.setattr(decision, "is_made", lambda *_, **__: manifest.exists())
+        monkeypatch.setattr(decision, "is_complete", lambda *_, **__: manifest.exists())
         for end in (1800, 3011, 5407, 9000):
             manifest.unlink(missing_ok=True)
             cluster = self.Cluster(clock, age=age, end=end, on_end=manifest.touch)

@@ -148,7 +148,7 @@ def _answer_in_words(mine: Mine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("corruption", "told"),
+    ("corruption", "messages"),
     [
         (_lose_an_image, [f"1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
         (_spoil_an_image, ["mine/images", f"({IMAGE_3})", 'set data.on_bad_image to "skip"']),
@@ -167,11 +167,11 @@ def _answer_in_words(mine: Mine) -> None:
     ],
 )  # fmt: skip
 def test_a_problem_is_told_with_file_id_and_remedy(
-    mine: Mine, corruption: Callable[[Mine], None], told: list[str]
+    mine: Mine, corruption: Callable[[Mine], None], messages: list[str]
 ) -> None:
     corruption(mine)
     text = mine.problem()
-    for part in told:
+    for part in messages:
         assert part in text
 
 
@@ -185,12 +185,12 @@ def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -
     given = mine.experiment().model_copy(update={"studies": ("lever",)})
     files = given.data.files.eval_questions
     given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
-    (study,) = plan.shown_studies(given)
+    (study,) = plan.displayed_studies(given)
     assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
     assert 650_000 < study.parameters < 750_000
     assert plan.scale(given).startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
     other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
-    (study,) = plan.shown_studies(other)
+    (study,) = plan.displayed_studies(other)
     assert (study.data, study.model, study.parameters) == (files, "mine", 0)
     assert (plan.data_name(given.data), plan.data_name(given.data, "fruit")) == (files, "fruit")
 

@@ -16,7 +16,7 @@ from lever_pipe.stages.build_report import build_report
 ROOT = Path(__file__).parents[3]
 TEMPLATES = ROOT / "lever_pipe" / "report" / "templates"
 RCE = "preset~main/rce/epoch~1"
-OFFLINE, DRAWN = (f"preset~main/{mode}/base~1/beta~{{}}/epoch~2" for mode in ("grpo", "on_policy"))
+OFFLINE, SAMPLED_RUNS = (f"preset~main/{mode}/base~1/beta~{{}}/epoch~2" for mode in ("grpo", "on_policy"))
 BETAS = ("0", "0.15", "1")
 FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 547 200"><text x="9" y="20">{}</text></svg>'
 
@@ -27,13 +27,15 @@ def accuracy(subject: str, value: float, **parts: Any) -> list[EvidenceRow]:
     return [EvidenceRow("lever", subject, "accuracy", value, shots=k, **at) for k in ("1", "2", "mean")]
 
 
-def of_lever(betas: Sequence[str] = BETAS, *, drawn: bool = True, runs: int = 3) -> list[EvidenceRow]:
+def of_lever(betas: Sequence[str] = BETAS, *, sampled: bool = True, runs: int = 3) -> list[EvidenceRow]:
     """Return accuracies and comparisons: on-policy is separated from RCE, and so are its betas; offline nothing is."""
     rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 41.37)]
     rows += accuracy(RCE, 60.25, runs=runs)
     rows += accuracy(RCE, 18.88, against="baseline/random", family="learning", p_holm=1e-9)
     offline, on_policy = ("grpo-against-rce", "grpo-betas"), ("on-policy-against-rce", "on-policy-betas")
-    for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (DRAWN, 4.42, 1e-6, on_policy))[: 1 + drawn]:
+    for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (SAMPLED_RUNS, 4.42, 1e-6, on_policy))[
+        : 1 + sampled
+    ]:
         for i, beta in enumerate(betas):
             rows += accuracy(mode.format(beta), 60.25 + gain - i * gain / 4, runs=runs)
             base = {"against": RCE, "family": families[0], "p_holm": p, "runs": runs}
@@ -70,9 +72,9 @@ def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportC
         scale="tiny",
     )
     facts = {"is_world": is_world, "model": "tiny", "data": "" if is_world else "questions.json"}
-    shown = tuple(ShownStudy.model_validate({"name": name, **facts}) for name in studies)
+    displayed = tuple(ShownStudy.model_validate({"name": name, **facts}) for name in studies)
     values: dict[str, Any] = {
-        "studies": shown,
+        "studies": displayed,
         "main_preset": "main",
         "presets": {"main": Preset()},
         "arms": (ArmSettings(preset="main", on_policy=OnPolicyRuns()),),
@@ -108,8 +110,8 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
     }
 
 
-def build(inputs: dict[str, Any], folder: Path, shown: BuildReportConfig) -> Path:
+def build(inputs: dict[str, Any], folder: Path, displayed: BuildReportConfig) -> Path:
     """Build the report into a folder and return it."""
     outputs = {"page": folder / "report.html", "appendix": folder / "report"}
-    build_report(**inputs, **outputs, config=shown)
+    build_report(**inputs, **outputs, config=displayed)
     return folder

@@ -4,8 +4,8 @@ Accuracy of GRPO: 40 + 2 i + 0.5 epoch + 0.25 shots + (seed - 1) - log2(samples 
 Seeds 0, 1 and 2 cancel in the mean and have standard deviation 1. An interval reaches 2 points to each side, one of a
 difference 1 point; a difference above 4 points has an adjusted p of 0.01, any other of 0.5.
 
-On-policy runs and marks of seed 0 have `DRAWN` everywhere, so that it shows where a table takes them for the published
-objective. Step i of their epoch e asked 10 (i + 1) + e prompts, and its reward is e + 0.1 i.
+On-policy runs and marks of seed 0 have `SAMPLED_RUNS` everywhere, so that it shows where a table takes them for the
+published objective. Step i of their epoch e asked 10 (i + 1) + e prompts, and its reward is e + 0.1 i.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
 BASELINES = {"zero_shot": 10.0, "random-0": 29.0, "random-1": 31.0, "similar_both": 38.0, "oracle": 80.0}
 RL_SUMMARY = {"queries": 800, "positive_pct": 25.5, "all_negative_queries": 100, "mean_reward": 0.61}
 RL_SUMMARY |= {"dropped_rows_error": 3}
-DRAWN = 90.0
+SAMPLED_RUNS = 90.0
 N_STEPS = 3
 WEIGHTS: dict[str, float | str] = {"hard": 1.0, "soft": 0.5, "relevance": 0.1, "alpha": 0.0, "correctness": "01"}
 TIES = RewardTies(
@@ -56,8 +56,8 @@ class Size:
     rce_epochs: int = 5
     subsets: int = 4
     arms: tuple[str, ...] = ("published",)
-    drawn_betas: tuple[float, ...] = (0.0, 0.12, 1.0)
-    drawn_epochs: int = 2
+    on_policy_betas: tuple[float, ...] = (0.0, 0.12, 1.0)
+    on_policy_epochs: int = 2
 
 
 FULL = Size()
@@ -71,7 +71,7 @@ SMOKE = Size(
     rce_epochs=2,
     subsets=2,
     arms=(),
-    drawn_betas=(),
+    on_policy_betas=(),
 )
 
 
@@ -122,11 +122,11 @@ def policies(size: Size, preset: str) -> list[PolicyRef]:
     ]
 
 
-def drawn_policies(size: Size) -> list[PolicyRef]:
+def on_policy_policies(size: Size) -> list[PolicyRef]:
     """Return the epochs of on-policy GRPO and of the marks, which are none where there is no beta."""
-    runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.drawn_betas]
+    runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.on_policy_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
-    epochs = range(1, size.drawn_epochs + 1)
+    epochs = range(1, size.on_policy_epochs + 1)
     return [PolicyRef.of(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
 
 
@@ -146,7 +146,7 @@ def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
 def accuracy_of(policy: PolicyRef, samples: int, shots: int) -> float:
     seed, epoch = policy.seed or 0, policy.epoch or 0
     if policy.mode == "on_policy" or policy.stage == "distil":
-        return DRAWN
+        return SAMPLED_RUNS
     if policy.kl_beta is None:
         return 35 + epoch + 0.25 * shots + (seed - 1) - math.log2(samples / 100)
     return grpo_accuracy(policy.kl_beta, epoch, samples, shots) + (seed - 1)
@@ -158,7 +158,7 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     values = {ref.name: BASELINES[ref.name.removeprefix("baseline/")] for ref in refs}
     for preset in ("main", *size.arms):
         refs += policies(size, preset)
-    refs += drawn_policies(size)
+    refs += on_policy_policies(size)
     cells = []
     for index, ref in enumerate(reversed(refs)):  # the stage must not depend on the order of its files
         path = folder / "cells" / f"{index}.jsonl"
@@ -170,8 +170,8 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
         storage.write_rows(path, rows)
         cells.append(path)
     metrics = [_write_metrics(folder, index, row) for index, row in enumerate(_metrics(size))]
-    drawn = [ref for ref in drawn_policies(size) if PolicyName.parse(ref.name).mode == "on_policy"]
-    steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(drawn))]
+    sampled = [ref for ref in on_policy_policies(size) if PolicyName.parse(ref.name).mode == "on_policy"]
+    steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(sampled))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
     storage.write_rows(folder / "ties.jsonl", [TIES])
     groups = []
@@ -206,8 +206,8 @@ def _metrics(size: Size) -> list[EpochMetrics]:
         for epoch in range(size.epochs + 1, size.long_epochs + 1):
             ref = grpo_policy("main", beta, 0, epoch)
             rows.append(EpochMetrics(policy=ref, values=grpo_values(beta, epoch, 0)))
-    poisoned = dict.fromkeys([*grpo_values(0.0, 1, 0), "lvlm_prompts"], DRAWN)
-    return [*rows, *(EpochMetrics(policy=ref, values=poisoned) for ref in drawn_policies(size))]
+    poisoned = dict.fromkeys([*grpo_values(0.0, 1, 0), "lvlm_prompts"], SAMPLED_RUNS)
+    return [*rows, *(EpochMetrics(policy=ref, values=poisoned) for ref in on_policy_policies(size))]
 
 
 def _write_metrics(folder: Path, index: int, row: EpochMetrics) -> Path:

@@ -21,8 +21,8 @@ from lever_pipe.stages.controls import CONTROLS, answer_controls, controlled
 POLICIES = ("baseline/oracle", "preset~p/rce/seed~0/epoch~2")
 
 
-def told(shown: list[Example]) -> list[tuple[str, str, str]]:
-    return [(one.question, one.image_digest, one.answer) for one in shown]
+def messages(displayed: list[Example]) -> list[tuple[str, str, str]]:
+    return [(one.question, one.image_digest, one.answer) for one in displayed]
 
 
 def examples(n: int) -> list[Example]:
@@ -30,8 +30,8 @@ def examples(n: int) -> list[Example]:
 
 
 def test_each_control_changes_one_thing_of_three_demonstrations() -> None:
-    shown = {control: told(controlled(control, examples(3), "none")) for control in CONTROLS}
-    assert shown == {
+    displayed = {control: messages(controlled(control, examples(3), "none")) for control in CONTROLS}
+    assert displayed == {
         "blank": [("q0", "none", "a0"), ("q1", "none", "a1"), ("q2", "none", "a2")],
         "moved": [("q0", "d0", "a1"), ("q1", "d1", "a2"), ("q2", "d2", "a0")],
         "reversed": [("q2", "d2", "a2"), ("q1", "d1", "a1"), ("q0", "d0", "a0")],
@@ -40,11 +40,11 @@ def test_each_control_changes_one_thing_of_three_demonstrations() -> None:
 
 @given(st.integers(0, 5))
 def test_reversed_twice_and_moved_as_often_as_there_are_some_nothing_has_changed(n: int) -> None:
-    shown = examples(n)
-    twice = controlled("reversed", controlled("reversed", shown, ""), "")
+    displayed = examples(n)
+    twice = controlled("reversed", controlled("reversed", displayed, ""), "")
     for _ in range(n):
-        shown = controlled("moved", shown, "")
-    assert told(twice) == told(shown) == told(examples(n))
+        displayed = controlled("moved", displayed, "")
+    assert messages(twice) == messages(displayed) == messages(examples(n))
 
 
 @pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
@@ -75,9 +75,9 @@ def test_earnings_are_those_of_the_prompts_that_the_controls_make(tmp_path: Path
     assert list(found) == [(group, f"llm.{control}") for group in groups for control in CONTROLS]
     assert {(row["shots"], row["n"]) for row in found.values()} == {("1", "20")}
     answer_prompts(**files, answers=tmp_path / "answers", config=AnswerPromptsConfig(lvlm=lvlm_config(), shots=(1,)))
-    said = storage.read_answers(tmp_path / "answers")
+    text = storage.read_answers(tmp_path / "answers")
     for group, of in zip(groups, chosen.values(), strict=True):
-        right = [sum(said[location, (one,)] == a for a in queries[location].answers) for location, one in enumerate(of)]
+        right = [sum(text[location, (one,)] == a for a in queries[location].answers) for location, one in enumerate(of)]
         plain = sum(min(1.0, n / 3) for n in right) / 20
         assert abs(plain - float(found[group, "llm.moved"]["value"])) < 0.1  # leave-one-out averages of ten annotators
         assert found[group, "llm.moved"]["value"] == found[group, "llm.reversed"]["value"]

@@ -91,14 +91,14 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
     parts = ("value", "low", "high", "p", "p_holm", "detectable", "n", "runs")
     seen = 0
     for page in pages_of(built):
-        for shown in read(page).traced:
-            row = rows[shown.line - 2]
+        for displayed in read(page).traced:
+            row = rows[displayed.line - 2]
             known = [float(row[name]) for name in parts if row[name]]
             known += [100 * value for value in known]  # shares are printed in percent
-            text = shown.text.rpartition(": ")[2].replace("<0.001", "")  # a dot's text begins with its label
+            text = displayed.text.rpartition(": ")[2].replace("<0.001", "")  # a dot's text begins with its label
             for number in re.findall(r"[-+]?\d+(?:\.\d+)?", text):
                 step = 10.0 ** -len(number.partition(".")[2])
-                assert any(abs(float(number) - each) <= 0.5001 * step for each in known), (page, shown, row)
+                assert any(abs(float(number) - each) <= 0.5001 * step for each in known), (page, displayed, row)
                 seen += 1
     assert seen > 100
 
@@ -123,7 +123,7 @@ def test_each_table_has_the_same_numbers_as_latex_and_markdown(built: Path) -> N
 
 
 def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: Path) -> None:
-    target = (small.DRAWN.format("0.15"), small.RCE, "mean")
+    target = (small.SAMPLED_RUNS.format("0.15"), small.RCE, "mean")
     rows = [
         row._replace(value=73.14) if (row.subject, row.against, row.shots) == target else row
         for row in small.of_lever() + small.of_agents()
@@ -187,7 +187,9 @@ def test_both_languages_say_the_same_numbers(built: Path) -> None:
     for page in (built / "report").glob("*.zh.html"):
         other = built / "report.html" if page.name == "report.zh.html" else page.with_name(page.name.replace(".zh", ""))
         chinese, english = read(page), read(other)
-        assert sorted(shown.line for shown in chinese.traced) == sorted(shown.line for shown in english.traced)
+        assert sorted(displayed.line for displayed in chinese.traced) == sorted(
+            displayed.line for displayed in english.traced
+        )
         assert re.search("[\u4e00-\u9fff]", "".join(chinese.other))
 
 
@@ -213,8 +215,8 @@ def test_same_inputs_same_bytes(tmp_path: Path, built: Path) -> None:
     [
         (("lever",), small.of_lever(), True),
         (("lever",), small.of_lever(), False),
-        (("lever",), small.of_lever(("0.15",), drawn=False, runs=1), True),
-        (("lever",), small.of_lever((), drawn=False), True),
+        (("lever",), small.of_lever(("0.15",), sampled=False, runs=1), True),
+        (("lever",), small.of_lever((), sampled=False), True),
         (("intention",), small.of_agents(), True),
         (("intention",), [], False),
         (BOTH, [], True),
@@ -232,15 +234,17 @@ def test_every_run_has_a_first_screen(
     assert text.count('<article id="summary-') >= 2 * ("lever" in studies)
     assert ("Embedded world" in text) == is_world
     assert ("Data from files" in text) == (not is_world)
-    told = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
-    assert ("Which KL_BETA?" in told) == ("lever" in studies)
+    messages = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
+    assert ("Which KL_BETA?" in messages) == ("lever" in studies)
 
 
 def test_own_data_are_named_with_the_embedded_reader(tmp_path: Path) -> None:
-    shown = small.config("lever", is_world=False)
-    (study,) = shown.studies
+    displayed = small.config("lever", is_world=False)
+    (study,) = displayed.studies
     own = study.model_copy(update={"data": "mine/questions.json", "model": "lvlm", "parameters": 700_000})
-    small.build(small.write_inputs(tmp_path, small.of_lever()), tmp_path, shown.model_copy(update={"studies": (own,)}))
+    small.build(
+        small.write_inputs(tmp_path, small.of_lever()), tmp_path, displayed.model_copy(update={"studies": (own,)})
+    )
     for page, reader in (("report.html", "the embedded reader"), ("report/report.zh.html", "内置阅读模型")):
         text = (tmp_path / page).read_text(encoding="utf-8")
         assert text.count(reader) == 2

@@ -26,14 +26,14 @@ CATEGORIES = "abcdefgc"
 """Task 2 hides the same as task 7, whose difference is larger."""
 
 
-def row(task: int, reward: float, said: str = "", checkpoint: Any = "last") -> DialogueRow:
+def row(task: int, reward: float, text: str = "", checkpoint: Any = "last") -> DialogueRow:
     call = DialogueCall(choice="action", content="what about date")
-    asked = DialogueTurn(said=said, calls=(call,), reply="date is soon", uncovered=(1,))
-    closed = DialogueTurn(said="all set", calls=(), reply="", uncovered=())
+    prompts = DialogueTurn(text=text, calls=(call,), reply="date is soon", uncovered=(1,))
+    closed = DialogueTurn(text="all set", calls=(), reply="", uncovered=())
     return DialogueRow(
         step=3, split="test", mode="greedy", checkpoint=checkpoint, task_id=f"test-{task}", sample=0, ceiling=1.7,
         rewards=(reward, 0.0), end="closed", n_agent_tokens=9, category=CATEGORIES[task],
-        request=f"task {task}", hidden=HIDDEN, turns=(asked, closed),
+        request=f"task {task}", hidden=HIDDEN, turns=(prompts, closed),
     )  # fmt: skip
 
 
@@ -60,17 +60,17 @@ def written(
 
 
 def test_two_tasks_of_each_outcome_stand_side_by_side(tmp_path: Path) -> None:
-    samples, shown = collected(tmp_path, ARMS, {"plain": BASE, "weak": BASE, "strong": STRONG})
-    assert {"reference": "plain", "other": "strong", "kl": 0.5, "seed": 1, "missing": ""}.items() <= shown.items()
-    assert shown["counts"] == {"higher": 2, "lower": 3, "equal": 3, "tasks": 8}
-    assert [(task["outcome"], task["task_id"]) for task in shown["tasks"]] == [
+    samples, displayed = collected(tmp_path, ARMS, {"plain": BASE, "weak": BASE, "strong": STRONG})
+    assert {"reference": "plain", "other": "strong", "kl": 0.5, "seed": 1, "missing": ""}.items() <= displayed.items()
+    assert displayed["counts"] == {"higher": 2, "lower": 3, "equal": 3, "tasks": 8}
+    assert [(task["outcome"], task["task_id"]) for task in displayed["tasks"]] == [
         ("higher", "test-3"), ("higher", "test-1"), ("lower", "test-7"), ("lower", "test-5"),
         ("equal", "test-4"), ("equal", "test-0"),
     ]  # fmt: skip
-    first = shown["tasks"][0]["dialogues"]
+    first = displayed["tasks"][0]["dialogues"]
     assert {arm: of["reward"] for arm, of in first.items()} == {"plain": 0.2, "strong": 0.9}
     assert first["strong"]["turns"][0] == {
-        "said": "",
+        "text": "",
         "calls": [{"choice": "action", "content": "what about date"}],
         "reply": "date is soon",
         "reward": 0.9,
@@ -85,8 +85,8 @@ def test_two_tasks_of_each_outcome_stand_side_by_side(tmp_path: Path) -> None:
 
 def test_outcomes_that_are_rare_are_filled_up_by_others(tmp_path: Path) -> None:
     one_lower = (*BASE[:7], 0.3)
-    _, shown = collected(tmp_path, ARMS, {"plain": BASE, "weak": BASE, "strong": one_lower})
-    assert [task["outcome"] for task in shown["tasks"]] == ["lower", *["equal"] * 5]
+    _, displayed = collected(tmp_path, ARMS, {"plain": BASE, "weak": BASE, "strong": one_lower})
+    assert [task["outcome"] for task in displayed["tasks"]] == ["lower", *["equal"] * 5]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_outcomes_that_are_rare_are_filled_up_by_others(tmp_path: Path) -> None:
     [(ARMS[:1], "no_kl_arm"), ((AgentArm(name="plain", seeds=(0,)), ARMS[2]), "no_common_seed")],
 )
 def test_what_is_missing_is_told(tmp_path: Path, arms: tuple[AgentArm, ...], missing: str) -> None:
-    _, shown = collected(tmp_path, arms, {"plain": BASE, "strong": STRONG})
-    assert (shown["missing"], shown["tasks"]) == (missing, [])
+    _, displayed = collected(tmp_path, arms, {"plain": BASE, "strong": STRONG})
+    assert (displayed["missing"], displayed["tasks"]) == (missing, [])
 
 
 def test_an_engine_without_transcripts_leaves_empty_files(tmp_path: Path) -> None:
-    samples, shown = written(tmp_path, ARMS, [AgentRun(arm="plain", seed=0)], [])
-    assert (samples, shown["missing"], shown["tasks"]) == ([], "no_transcripts", [])
+    samples, displayed = written(tmp_path, ARMS, [AgentRun(arm="plain", seed=0)], [])
+    assert (samples, displayed["missing"], displayed["tasks"]) == ([], "no_transcripts", [])

@@ -123,11 +123,11 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
     given = manifests()
     given["training"] += [on_policy(seed=0, epoch=2), distil(seed=0, epoch=3)]
     found = run(tmp_path, given)
-    drawn, upper = found["preset~p/on_policy/base~5/beta~0.1/epoch~2"], found["preset~p/distil/base~5/epoch~3"]
-    assert (drawn["reward"], drawn["reward.hard"]) == ("accuracy_plus_expected", "0.5")
+    sampled, upper = found["preset~p/on_policy/base~5/beta~0.1/epoch~2"], found["preset~p/distil/base~5/epoch~3"]
+    assert (sampled["reward"], sampled["reward.hard"]) == ("accuracy_plus_expected", "0.5")
     assert (upper["reward"], upper["reward.hard"]) == ("hard_plus_soft", "1.0")
-    assert (drawn["rl_data"], drawn["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
-    assert drawn["scorer.lvlm"] == found[GROUP]["lvlm"]
+    assert (sampled["rl_data"], sampled["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
+    assert sampled["scorer.lvlm"] == found[GROUP]["lvlm"]
     assert found[GROUP]["method"] == "grpo"  # of the same beta, and apart
 
 
@@ -158,10 +158,10 @@ def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> N
 def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:
     """Two betas swap their checkpoints of epoch 1: what follows are their later epochs, and not these two or RCE."""
 
-    def of(row: Manifest, folder: str, read: dict[str, str], made: str) -> Manifest:
+    def of(row: Manifest, folder: str, read: dict[str, str], artefacts: str) -> Manifest:
         locations = {**read, "selector": folder}
         paths = {name: f"{location}/selector.safetensors" for name, location in locations.items()}
-        return row.model_copy(update={"paths": paths, "outputs": {"selector": made}})
+        return row.model_copy(update={"paths": paths, "outputs": {"selector": artefacts}})
 
     def reads(row: Manifest, **digests: str) -> Manifest:
         return row.model_copy(update={"inputs": row.inputs | digests})

@@ -25,8 +25,8 @@ from lever_pipe.world.files import draw_image, image_name
 from lever_pipe.world.items import Split, draw_split
 
 WORLD = WorldData(n_train=64, n_eval=12)
-RCE, DRAWN = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"
-POLICIES = ("baseline/zero_shot", "baseline/similar_both", RCE, DRAWN)
+RCE, SAMPLED_RUNS = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"
+POLICIES = ("baseline/zero_shot", "baseline/similar_both", RCE, SAMPLED_RUNS)
 
 
 def split_of(folder: Path, split: Split) -> list[Example]:
@@ -38,9 +38,9 @@ def split_of(folder: Path, split: Split) -> list[Example]:
         Image.fromarray(draw_image(WORLD, split, picture)).save(folder / name)
         digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         for qid, of in picture.questions.items():
-            said = {"question": of.text, "question_type": of.type, "answers": of.answers, "answer": of.truth}
+            text = {"question": of.text, "question_type": of.type, "answers": of.answers, "answer": of.truth}
             found.append(
-                {"question_id": qid, "image_id": picture.image_id, "image": name, **said, "image_digest": digest}
+                {"question_id": qid, "image_id": picture.image_id, "image": name, **text, "image_digest": digest}
             )
     ordered = sorted(found, key=lambda one: one["question_id"])
     return [example(location, **one) for location, one in enumerate(ordered)]
@@ -89,12 +89,12 @@ def collected(inputs: dict[str, Any], folder: Path, world: WorldData | None = WO
 def test_a_line_tells_one_question_and_policy(inputs: dict[str, Any], tmp_path: Path) -> None:
     rows = storage.read_rows(collected(inputs, tmp_path)["samples"], Sample)
     assert [(row.policy, row.query_id) for row in rows] == [(p, q) for p in POLICIES for q in range(12)]
-    zero, drawn = rows[0], rows[-1]
+    zero, sampled = rows[0], rows[-1]
     assert (zero.demonstrations, zero.answer, zero.one_shot_answer, zero.seed) == ((), "03", "03", None)
-    assert (len(drawn.demonstrations), drawn.answer, drawn.one_shot_answer) == (3, "33", "31")
-    assert (drawn.group, drawn.seed, drawn.shots) == ("preset~p/on_policy/base~2/beta~0/epoch~1", 0, 3)
+    assert (len(sampled.demonstrations), sampled.answer, sampled.one_shot_answer) == (3, "33", "31")
+    assert (sampled.group, sampled.seed, sampled.shots) == ("preset~p/on_policy/base~2/beta~0/epoch~1", 0, 3)
     train = storage.read_examples(inputs["train_examples"])
-    for one in drawn.demonstrations:
+    for one in sampled.demonstrations:
         assert (one.question, one.answer) == (train[one.id].question, train[one.id].answer)
 
 
@@ -113,29 +113,31 @@ def test_answers_that_the_cut_empties_are_counted_once_a_prompt(inputs: dict[str
 
 
 def test_the_gallery_names_its_policies_and_counts_the_first_questions(inputs: dict[str, Any], tmp_path: Path) -> None:
-    shown = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
-    assert shown["policies"] == {"grpo": DRAWN, "rce": RCE, "similarity": "baseline/similar_both"}
-    assert shown["n_different"] == len(shown["questions"]) == 10
-    for entry in shown["questions"]:
+    displayed = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
+    assert displayed["policies"] == {"grpo": SAMPLED_RUNS, "rce": RCE, "similarity": "baseline/similar_both"}
+    assert displayed["n_different"] == len(displayed["questions"]) == 10
+    for entry in displayed["questions"]:
         for row in entry["rows"].values():
             assert len(row["demonstrations"]) == 1  # of 1 and 3 shots, 1 fits
 
 
 def test_the_gallery_holds_a_thumbnail_of_each_image_that_it_shows(inputs: dict[str, Any], tmp_path: Path) -> None:
-    shown = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
-    demonstrations = [one for q in shown["questions"] for row in q["rows"].values() for one in row["demonstrations"]]
-    assert shown["pictures"].keys() == {one["image"] for one in (*shown["questions"], *demonstrations)}
-    assert sum(len(one["uri"]) for one in shown["pictures"].values()) <= 60_000
-    first, queries = shown["questions"][0], storage.read_examples(inputs["eval_examples"])
+    displayed = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
+    demonstrations = [
+        one for q in displayed["questions"] for row in q["rows"].values() for one in row["demonstrations"]
+    ]
+    assert displayed["pictures"].keys() == {one["image"] for one in (*displayed["questions"], *demonstrations)}
+    assert sum(len(one["uri"]) for one in displayed["pictures"].values()) <= 60_000
+    first, queries = displayed["questions"][0], storage.read_examples(inputs["eval_examples"])
     name = next(query.image for query in queries if query.question_id == first["question_id"])
-    picture = shown["pictures"][first["image"]]
+    picture = displayed["pictures"][first["image"]]
     with Image.open(BytesIO(base64.b64decode(picture["uri"].partition(",")[2]))) as small:
         assert small.size == (picture["width"], picture["height"])
         with Image.open(inputs["eval_images"] / name) as whole:
             expected = np.asarray(whole.convert("RGB").resize(small.size), dtype=float)
         assert np.abs(np.asarray(small.convert("RGB"), dtype=float) - expected).mean() < 16
     again = collected(inputs, tmp_path)["gallery"].read_text()
-    assert json.loads(again) == shown
+    assert json.loads(again) == displayed
 
 
 def test_a_missing_image_of_the_gallery_is_named(inputs: dict[str, Any], tmp_path: Path) -> None:
@@ -149,8 +151,8 @@ def test_copies_are_counted_by_rank_and_a_vote_next_to_the_lvlm(inputs: dict[str
     right = next(one for one in train if one.answer == queries[0].answers[0])
     wrong = [one for one in train if one.answer not in queries[0].answers]
     chosen = [(wrong[0].example_id, right.example_id, right.example_id), *[(wrong[0].example_id,) * 3] * 11]
-    said = [right.answer, *["nowhere"] * 11]
-    rows = zip(queries, chosen, said, strict=True)
+    text = [right.answer, *["nowhere"] * 11]
+    rows = zip(queries, chosen, text, strict=True)
     answers = [
         AnswerRow(query_id=q.example_id, demonstrations=ids(of[:k]), raw=a, answer=a)
         for q, of, a in rows
@@ -161,7 +163,7 @@ def test_copies_are_counted_by_rank_and_a_vote_next_to_the_lvlm(inputs: dict[str
     storage.write_rows(tmp_path / "selections", picked)
     paths = {name: (*inputs[name][:3], tmp_path / name) for name in ("selections", "answers")}
     with collected({**inputs, **paths}, tmp_path)["copying"].open() as handle:
-        lines = [of for of in csv.DictReader(handle) if of["group"] == DRAWN.replace("seed~0/", "")]
+        lines = [of for of in csv.DictReader(handle) if of["group"] == SAMPLED_RUNS.replace("seed~0/", "")]
     found = {(of["shots"], of["measure"]): float(of["value"]) for of in lines}
     assert {found["3", f"copied.{rank}"] for rank in (2, 3)} == {found["3", "copied"]} == {0.1}  # of ten questions
     assert (found["3", "copied.1"], found["1", "copied"]) == (0, 0)
@@ -189,7 +191,11 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
     ours, others = rows(WORLD), rows(None)
     assert {key[2] for key in ours} == {"relation", "object", "key", "fact"}
     assert {key[2] for key in others} == {"type"}
-    assert {key[0] for key in ours} == {"baseline/similar_both", "preset~p/rce/epoch~2", DRAWN.replace("seed~0/", "")}
+    assert {key[0] for key in ours} == {
+        "baseline/similar_both",
+        "preset~p/rce/epoch~2",
+        SAMPLED_RUNS.replace("seed~0/", ""),
+    }
     for (group, rank, what), share in ours.items():
         if what == "fact":
             assert share == others[group, rank, "type"]
@@ -206,6 +212,6 @@ def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str,
     with found["shares"].open() as handle:
         lines = [of for of in csv.DictReader(handle) if of["agrees_in"] == "key"]
     counts = {(of["group"], of["rank"]): int(of["n"]) for of in lines}
-    drawn, base = DRAWN.replace("seed~0/", ""), "preset~p/rce/epoch~2"
-    assert [counts[drawn, rank] for rank in "123"] == [10, 9, 9]
+    sampled, base = SAMPLED_RUNS.replace("seed~0/", ""), "preset~p/rce/epoch~2"
+    assert [counts[sampled, rank] for rank in "123"] == [10, 9, 9]
     assert [counts[base, rank] for rank in "123"] == [10, 10, 10]

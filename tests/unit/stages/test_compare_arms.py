@@ -133,14 +133,14 @@ def test_served_agents_are_compared_on_the_tasks_that_they_kept_and_move_no_othe
     share = held_out.assign(share=held_out["reward"] / held_out["ceiling"])
     lost = share.loc[share["end"] == "failed", "task_id"].unique()
     assert list(lost) == ["test-000"]
-    kept = share[~share["task_id"].isin(lost)].groupby(["arm", "mode"])["share"].mean()
+    selected = share[~share["task_id"].isin(lost)].groupby(["arm", "mode"])["share"].mean()
     ends = tables["endpoints"].set_index(["arm", "endpoint", "seed"])["value"]
     served = tables["comparisons"][tables["comparisons"]["arm"].isin(["gpt", "qwen"])]
     assert set(served["endpoint"]) == set(PRIMARIES)
     for row in served.itertuples():
         mode = row.endpoint.split("_")[3]
-        assert ends[row.arm, row.endpoint, "0"] == pytest.approx(kept[row.arm, mode], rel=1e-8)
-        assert row.difference == pytest.approx(kept[row.arm, mode] - kept["baseline", mode], abs=1e-8)
+        assert ends[row.arm, row.endpoint, "0"] == pytest.approx(selected[row.arm, mode], rel=1e-8)
+        assert row.difference == pytest.approx(selected[row.arm, mode] - selected["baseline", mode], abs=1e-8)
         assert (row.n_tasks, row.family, row.test) == (11, f"{row.endpoint}-served", "Student's t")
     for _, rows in served.sort_values("p").groupby("endpoint"):
         assert list(rows["p_holm"]) == pytest.approx(list((rows["p"] * [2, 1]).cummax().clip(upper=1)), rel=1e-8)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import example
 from scipy import stats
-from sentences import told
+from sentences import messages
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
@@ -44,7 +44,7 @@ class Size:
     """By how much more often the last of the betas answers right."""
     unread: int = 0
     """Questions beyond the largest sample count."""
-    drawn_betas: tuple[str, ...] = ()
+    on_policy_betas: tuple[str, ...] = ()
     """Of on-policy runs, which stand beside the offline ones with the extra objectives, seed 1 and epochs 1 to 3."""
 
 
@@ -61,11 +61,11 @@ def policies_of(size: Size) -> list[str]:
                 for beta in size.betas
                 for e in size.epochs
             ]
-    return names + drawn_policies_of(size)
+    return names + on_policy_policies_of(size)
 
 
-def drawn_policies_of(size: Size) -> list[str]:
-    runs = [f"on_policy/base~5/beta~{beta}" for beta in size.drawn_betas]
+def on_policy_policies_of(size: Size) -> list[str]:
+    runs = [f"on_policy/base~5/beta~{beta}" for beta in size.on_policy_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
     return [f"preset~main/{run}/seed~1/epoch~{e}" for run in runs for e in (1, 2, 3)]
 
@@ -241,10 +241,10 @@ def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full
     before = full["intervals"].read_text().splitlines()
     assert outputs["intervals"].read_text().splitlines() == [line for line in before if "beta~0.12" not in line]
     # what seeds do is estimated from all betas, and p_holm changes with the family
-    kept = {tuple(row.values())[:6] for row in rows(full["comparisons"])}
+    selected = {tuple(row.values())[:6] for row in rows(full["comparisons"])}
     documents = [row for row in rows(outputs["comparisons"]) if row["family"].startswith("document")]
     assert documents
-    assert all(tuple(row.values())[:6] in kept for row in documents)
+    assert all(tuple(row.values())[:6] in selected for row in documents)
 
 
 def test_a_real_gain_is_told(tmp_path: Path) -> None:
@@ -254,32 +254,32 @@ def test_a_real_gain_is_told(tmp_path: Path) -> None:
     assert "preset~other/grpo-betas" in {row["family"] for row in found}
 
 
-DRAWN = replace(FULL, drawn_betas=("0", "0.15", "1"))
+SAMPLED_RUNS = replace(FULL, on_policy_betas=("0", "0.15", "1"))
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return what is found beside on-policy runs."""
-    return run(tmp_path_factory.mktemp("drawn"), DRAWN)
+    return run(tmp_path_factory.mktemp("drawn"), SAMPLED_RUNS)
 
 
-def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], drawn: dict[str, Path]) -> None:
-    own = (*map(group_of, drawn_policies_of(DRAWN)), "/on_policy/")
+def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], sampled: dict[str, Path]) -> None:
+    own = (*map(group_of, on_policy_policies_of(SAMPLED_RUNS)), "/on_policy/")
     for name in ("intervals", "comparisons"):
-        kept = [line for line in drawn[name].read_text().splitlines() if not any(group in line for group in own)]
-        assert kept == full[name].read_text().splitlines()
+        selected = [line for line in sampled[name].read_text().splitlines() if not any(group in line for group in own)]
+        assert selected == full[name].read_text().splitlines()
     kinds = ("against-rce", "against-offline", "betas")
     families = {
         "extra_objectives",
         "on-policy-over-betas",
         *(f"on-policy-{kind}{s}" for kind in kinds for s in ("", "-by-shots")),
     }
-    before, after = ({row["family"] for row in rows(files["comparisons"])} for files in (full, drawn))
+    before, after = ({row["family"] for row in rows(files["comparisons"])} for files in (full, sampled))
     assert after - before == families
 
 
-def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: dict[str, Path]) -> None:
-    found = [row for row in rows(drawn["comparisons"]) if row["family"].startswith(("on-policy", "extra_objectives"))]
+def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(sampled: dict[str, Path]) -> None:
+    found = [row for row in rows(sampled["comparisons"]) if row["family"].startswith(("on-policy", "extra_objectives"))]
     (over,) = (row for row in found if row["family"] == "on-policy-over-betas")
     found.remove(over)
     assert len(found) == (3 + 2 + 2 + 5) * 3
@@ -288,11 +288,11 @@ def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(drawn: 
     assert (over["left"], over["n_runs"]) == ("preset~main/on_policy/base~5/beta~all/epoch~3", "1")
     for row in found:
         names = [
-            [n for n in policies_of(DRAWN) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
+            [n for n in policies_of(SAMPLED_RUNS) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
             for side in ("left", "right")
         ]
         (left,), (right,) = names
-        gap = (accuracies(left, DRAWN, 60).astype(float) - accuracies(right, DRAWN, 60)).mean(axis=0)
+        gap = (accuracies(left, SAMPLED_RUNS, 60).astype(float) - accuracies(right, SAMPLED_RUNS, 60)).mean(axis=0)
         expected = gap.mean() if row["shots"] == "mean" else gap[int(row["shots"]) - 1]
         assert float(row["difference"]) == pytest.approx(100 * expected, abs=1e-6)
         assert (row["n_runs"], row["test"], row["samples"]) == ("1", "sign flip", "60")
@@ -312,26 +312,26 @@ def test_questions_beyond_the_largest_count_are_not_read(tmp_path: Path, full: d
 def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
     inputs = write_inputs(tmp_path, FULL)
     path = inputs["per_question"][3]
-    (kept,) = storage.read_rows(path, PolicyScores)
-    few = tuple(row for row in kept.questions if row.query_id != 7)
-    storage.write_rows(path, [kept.model_copy(update={"questions": few})])
+    (selected,) = storage.read_rows(path, PolicyScores)
+    few = tuple(row for row in selected.questions if row.query_id != 7)
+    storage.write_rows(path, [selected.model_copy(update={"questions": few})])
     with pytest.raises(RecordError, match="expected scores of 60 questions") as problem:
         run(tmp_path, FULL, inputs)
     assert "59 questions" in problem.value.found
-    storage.write_rows(path, [kept.model_copy(update={"questions": kept.questions[:-1]})])
+    storage.write_rows(path, [selected.model_copy(update={"questions": selected.questions[:-1]})])
     with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
         run(tmp_path, FULL, inputs)
 
 
 @pytest.mark.parametrize(
-    ("betas", "last", "said"),
+    ("betas", "last", "text"),
     [
         (FULL.betas, "grpo/base~5/beta~0.15/epoch~2", "the last epoch of offline GRPO"),
         ((), "rce/epoch~5", "the last RCE epoch"),
     ],
 )
 def test_a_sweep_is_compared_apart_and_moves_nothing(
-    tmp_path: Path, betas: tuple[str, ...], last: str, said: str
+    tmp_path: Path, betas: tuple[str, ...], last: str, text: str
 ) -> None:
     """Its cells are presets without families of their own; the main one is compared and shown as without them."""
     size = Size(presets=("main", "s__a_1", "s__a_2"), samples=(20, 60), shots=(1,), gain=0.2, betas=betas)
@@ -356,7 +356,7 @@ def test_a_sweep_is_compared_apart_and_moves_nothing(
     config = ReportedRun(studies=(study,), main_preset="main", sweeps=(sweep,))
     evidence = Evidence([*sources.intervals(both["intervals"]), *sources.comparisons(both["comparisons"])])
     (view,), (table,) = (list(of(ReportContext(evidence, config))) for of in (views_of, tables))
-    assert said in told(table)
+    assert text in messages(table)
     assert {arm: row.subject for (_, arm), row in view.scores.items()} == {
         arm: f"preset~{arm}/{last}" for arm in size.presets
     }

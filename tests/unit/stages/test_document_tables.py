@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_results as synthetic
-from sentences import told
+from sentences import messages
 
 from lever_pipe.experiment.config import Preset
 from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
@@ -87,7 +87,7 @@ class DocumentTables:
     def texts(self, name: str) -> list[str]:
         """Return lead, notes and footnotes of a table."""
         table = self.tables[name]
-        return [told(table), *(TRANSLATORS["en"].text(tuple(of)) for _, of in table.footnotes)]
+        return [messages(table), *(TRANSLATORS["en"].text(tuple(of)) for _, of in table.footnotes)]
 
 
 @pytest.fixture(scope="module")
@@ -155,14 +155,14 @@ def test_document_001_published(built: DocumentTables) -> None:
 def test_every_published_number_of_the_documents_is_shown(built: DocumentTables) -> None:
     """Of the files that the documents quote; a number that two of them print is shown once."""
     files = ("2025-12-20正确率.md", "KL_BETA_0145_0155对比.md", "KL_BETA_012_vs_015_训练曲线分析报告.md")
-    shown = {key.rpartition(":quoted=")[0] for key in _keys(built)}
+    displayed = {key.rpartition(":quoted=")[0] for key in _keys(built)}
     wanted = [
         row.key.rpartition(":quoted=")[0]
         for row in built.evidence
         if row.quoted in files and row.subject.startswith("published/grpo")
     ]
     assert len(wanted) > 100
-    assert [key for key in wanted if key not in shown] == []
+    assert [key for key in wanted if key not in displayed] == []
 
 
 def _keys(built: DocumentTables) -> Iterator[str]:
@@ -231,5 +231,5 @@ def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_on_policy_runs_change_no_table(built: DocumentTables, tmp_path: Path) -> None:
     """The full results hold some, whose numbers would show wherever they were taken for the published objective."""
-    without = DocumentTables(tmp_path, replace(synthetic.FULL, drawn_betas=()))
+    without = DocumentTables(tmp_path, replace(synthetic.FULL, on_policy_betas=()))
     assert all(built.rows(name) == without.rows(name) for name in IDS)

@@ -38,11 +38,11 @@ class Study:
         storage.write_rows(folder / "examples", [example(i, answer="cat") for i in range(N)])
         prompts = {(q, row[:k]) for rows in CHOSEN.values() for q, row in enumerate(rows) for k in SHOTS}
         # right exactly where demonstration 1 comes first
-        said = [
+        text = [
             AnswerRow(query_id=ExampleId(q), demonstrations=ids(row), raw="", answer="cat" if row[0] == 1 else "dog")
             for q, row in sorted(prompts)
         ]
-        storage.write_rows(folder / "answers", said[: changed.pop("n_answers", None)])
+        storage.write_rows(folder / "answers", text[: changed.pop("n_answers", None)])
         storage.write_rows(folder / "untouched", [metrics("emulation/dropout/base~5/seed~0/untouched~1", 0.5)])
         score_emulation(
             selections=paths, answers=folder / "answers", eval_examples=folder / "examples",
@@ -65,9 +65,9 @@ def metrics(name: str, kl: float) -> EpochMetrics:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    made = Study(tmp_path)
-    made.run()
-    return made
+    artefacts = Study(tmp_path)
+    artefacts.run()
+    return artefacts
 
 
 def test_accuracies_count_the_answers_of_repeated_demonstrations_too(study: Study) -> None:

@@ -50,21 +50,23 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert len(episodes) == 2 * N_TEST * (1 + 3)
     greedy = [row for row in episodes if row.mode == "greedy"]
-    told = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
-    assert [EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in told] == greedy
-    assert all(len(row.turns) == len(row.rewards) for row in told)
+    messages = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
+    assert [
+        EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in messages
+    ] == greedy
+    assert all(len(row.turns) == len(row.rewards) for row in messages)
 
 
 def test_a_temperature_is_a_decoding_of_held_out_tasks_alone(tmp_path: Path, run: Path) -> None:
     """At the training temperature it repeats the sampled episodes; near 0 a task's episodes differ less."""
     config = training(steps=3, evaluation={"test_samples": 3, "temperatures": (1.0, 0.01)})
     evaluate_here(run, tmp_path, run / "done.json", config)
-    played: dict[str, list[tuple[float, ...]]] = {}
+    episodes: dict[str, list[tuple[float, ...]]] = {}
     for row in storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow):
-        played.setdefault(row.mode if row.checkpoint == "last" else "", []).append(row.rewards)
-    assert [*played][:4] == ["greedy", "sampled", "sampled_at_1", "sampled_at_0.01"]
-    assert played["sampled_at_1"] == played["sampled"] != played["sampled_at_0.01"]
-    kinds = {mode: sum(len({*of[i : i + 3]}) for i in range(0, len(of), 3)) for mode, of in played.items()}
+        episodes.setdefault(row.mode if row.checkpoint == "last" else "", []).append(row.rewards)
+    assert [*episodes][:4] == ["greedy", "sampled", "sampled_at_1", "sampled_at_0.01"]
+    assert episodes["sampled_at_1"] == episodes["sampled"] != episodes["sampled_at_0.01"]
+    kinds = {mode: sum(len({*of[i : i + 3]}) for i in range(0, len(of), 3)) for mode, of in episodes.items()}
     assert kinds["sampled_at_0.01"] < kinds["sampled"]
     trained = training(steps=1, evaluation={"temperatures": (0.5,)})
     train_here(tmp_path, trained)

@@ -138,14 +138,14 @@ def test_the_second_world_goes_through_the_reader_of_vqav2(tmp_path: Path) -> No
     assert world.prepare() == (N_TRAIN, N_EVAL)
     train = world.examples("train")
     assert len({example.image for example in train}) == N_TRAIN // 5
-    said = {row["question_id"]: row for row in storage.read_json(world.raw["train"]["annotations"])["annotations"]}
+    text = {row["question_id"]: row for row in storage.read_json(world.raw["train"]["annotations"])["annotations"]}
     for example in train:
-        assert example.answer == said[example.question_id]["multiple_choice_answer"]
+        assert example.answer == text[example.question_id]["multiple_choice_answer"]
         assert example.answers.count(example.answer) == max(Counter(example.answers).values())
     # Annotators of this world disagree more, so that all levels of VQA accuracy occur.
     levels = {round(vqa_accuracy(answer, example.answers), 1) for example in train for answer in example.answers}
     assert levels == {0.3, 0.6, 0.9, 1.0}
-    del said[train[0].question_id]["multiple_choice_answer"]
-    storage.write_json(world.raw["train"]["annotations"], {"annotations": list(said.values())})
+    del text[train[0].question_id]["multiple_choice_answer"]
+    storage.write_json(world.raw["train"]["annotations"], {"annotations": list(text.values())})
     with pytest.raises(DataError, match=rf"no multiple_choice_answer: 1 \(question {train[0].question_id}\)"):
         world.prepare()

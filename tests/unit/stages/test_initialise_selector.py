@@ -23,10 +23,10 @@ from lever_pipe.stages.selector_training import initialise_selector, train_rce_e
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    made = Chain(tmp_path_factory.mktemp("chain"))
-    made.initialise()
-    made.epoch("rce", 1)
-    return made
+    artefacts = Chain(tmp_path_factory.mktemp("chain"))
+    artefacts.initialise()
+    artefacts.epoch("rce", 1)
+    return artefacts
 
 
 def started(chain: Chain, path: Path, run: str, selector: Selector = SELECTOR) -> dict[str, Tensor]:

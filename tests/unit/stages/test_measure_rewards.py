@@ -48,7 +48,7 @@ HAND = {
 def measured(folder: Path, groups: Sequence[RlGroup], *rewards: Reward) -> list[RewardTies]:
     files = {name: folder / f"{name}.jsonl" for name in ("rl_data", "ties", "histogram")}
     storage.write_rows(files["rl_data"], groups)
-    config = MeasureRewardsConfig(rewards=rewards, kept=(2, 3, 4), **LIMITS)
+    config = MeasureRewardsConfig(rewards=rewards, selected=(2, 3, 4), **LIMITS)
     rows = measure_rewards(**files, config=config)
     assert storage.read_rows(files["ties"], RewardTies) == rows
     return rows
@@ -99,7 +99,7 @@ def test_bins_hold_every_selection_once_and_zeros_apart(tmp_path: Path) -> None:
     assert {(row["mode"], row["soft"]) for row in rows} == {("soft_only", "1")}
     counts: dict[tuple[str, str], dict[tuple[float, float], int]] = {}
     for row in rows:
-        counts.setdefault((row["what"], row["kept"]), {})[float(row["low"]), float(row["high"])] = int(row["n"])
+        counts.setdefault((row["what"], row["selected"]), {})[float(row["low"]), float(row["high"])] = int(row["n"])
     # 24 selections: 10 of accuracy 1, 11 of 0, and one query with 0, 0.3 and twice 0.6.
     assert counts["reward", "all"] == {(0, 0): 11, (0.3, 0.4): 1, (0.6, 0.7): 2, (1, 1.1): 10}
     assert {key: sum(of.values()) for key, of in counts.items()} == {

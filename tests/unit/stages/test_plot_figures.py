@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 
 import synthetic_page as small
-from lever_pipe.report.figures.drawn import FIGURES, draw_all
 
 from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
 from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence
+from lever_pipe.report.figures.registry import FIGURES, draw_all
 from lever_pipe.stages.evidence import plot_figures
 
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"
-DRAWN = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
+SAMPLED_RUNS = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
 accuracy = partial(small.accuracy, runs=2)
 
 
@@ -24,7 +24,7 @@ def of_lever() -> list[EvidenceRow]:
     rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 50.0)]
     rows += accuracy(RCE.format(1), 60.0)
     rows += [EvidenceRow("lever", RCE.format(1), metric, 2.0) for metric in ("loss", "val_loss")]
-    for group, beta, epoch in [(g, b, e) for g in (OFFLINE, DRAWN) for b in ("0", "0.5") for e in (1, 2)]:
+    for group, beta, epoch in [(g, b, e) for g in (OFFLINE, SAMPLED_RUNS) for b in ("0", "0.5") for e in (1, 2)]:
         name = group.format(beta, epoch)
         rows += accuracy(name, 61.0 + epoch)
         rows += [EvidenceRow("lever", name, metric, 0.1 * epoch) for metric in ("kl_exact", "kl", "ppo_loss", "loss")]
@@ -68,9 +68,9 @@ def sweep(*arms: str) -> tuple[Sweep, ...]:
 
 
 def config(*studies: str) -> PlotFiguresConfig:
-    told = small.config(*studies, arms=(ArmSettings(preset="main", seeds=(0, 1)),), sweeps=sweep("main", "cell"))
-    values = {name: getattr(told, name) for name in PlotFiguresConfig.model_fields}
-    agents = told.agents and told.agents.model_copy(update={"sweeps": sweep("a", "b")})
+    messages = small.config(*studies, arms=(ArmSettings(preset="main", seeds=(0, 1)),), sweeps=sweep("main", "cell"))
+    values = {name: getattr(messages, name) for name in PlotFiguresConfig.model_fields}
+    agents = messages.agents and messages.agents.model_copy(update={"sweeps": sweep("a", "b")})
     return PlotFiguresConfig(**values | {"agents": agents})
 
 
@@ -81,7 +81,7 @@ def context(rows: list[EvidenceRow], *studies: str) -> ReportContext:
     return ReportContext(Evidence(rows), ReportedRun.model_validate(dict(config(*studies))))
 
 
-def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
+def plotted(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
     folder.mkdir()
     write_evidence(folder / "evidence.csv", rows)
     figures = folder / "figures"
@@ -91,7 +91,7 @@ def drawn(folder: Path, rows: list[EvidenceRow], *studies: str) -> Path:
 
 def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path) -> None:
     rows = of_lever() + of_agents()
-    figures = drawn(tmp_path / "one", rows, "lever", "intention")
+    figures = plotted(tmp_path / "one", rows, "lever", "intention")
     assert {path.stem for path in (figures / "zh").glob("*.svg")} == set(FIGURES)
     assert len([*figures.rglob("*.*")]) == 3 * len(FIGURES) + 1  # SVG twice, PNG in English, and their sections
     assert "正确率" in (figures / "zh/frontier.svg").read_text(encoding="utf-8")
@@ -103,8 +103,8 @@ def test_every_figure_is_drawn_in_both_languages_and_twice_alike(tmp_path: Path)
 
 
 def test_a_kl_beta_has_one_look_in_both_modes() -> None:
-    kept = [row for row in of_lever() if "on_policy/base~1/beta~0/" not in row.subject]
-    figure = FIGURES["learning"].draw(context(kept, "lever"), ENGLISH)
+    selected = [row for row in of_lever() if "on_policy/base~1/beta~0/" not in row.subject]
+    figure = FIGURES["learning"].draw(context(selected, "lever"), ENGLISH)
     assert figure is not None
     series_styles = [{str(line.get_label()): line.get_color() for line in panel.lines} for panel in figure.axes]
     assert [{name for name in of if "KL_BETA" in name} for of in series_styles] == [
@@ -132,5 +132,5 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
 def test_the_frontier_holds_both_modes_at_the_distance_that_is_measured_alike() -> None:
     figure = FIGURES["frontier"].draw(context(of_lever(), "lever"), ENGLISH)
     assert figure is not None
-    drawn_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
-    assert drawn_at == {0.04}  # after the last epoch; what was logged in training lies at 0.2
+    sampled_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
+    assert sampled_at == {0.04}  # after the last epoch; what was logged in training lies at 0.2

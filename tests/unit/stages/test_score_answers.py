@@ -61,9 +61,9 @@ def study(tmp_path: Path) -> Study:
     storage.write_rows(tmp_path / "train", [example(i) for i in range(50)])
     queries = [example(i, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2) for i in range(N)]
     selections = [Selection(query_id=ExampleId(i), demonstrations=ids(rng.permutation(50)[:2])) for i in range(N)]
-    said = rng.choice(["cat", "dog", "bird"], size=2 * N).tolist()
+    text = rng.choice(["cat", "dog", "bird"], size=2 * N).tolist()
     answers = [
-        AnswerRow(query_id=row.query_id, demonstrations=row.demonstrations[:k], raw="", answer=said.pop())
+        AnswerRow(query_id=row.query_id, demonstrations=row.demonstrations[:k], raw="", answer=text.pop())
         for row in selections
         for k in SHOTS
     ]

@@ -99,9 +99,9 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     assert best.probability == pytest.approx(math.exp(sum(span) / len(span)), abs=1e-5)
     assert reply.answer_log_probs[0] == pytest.approx(sum(span) + end)
     others = tuple(dict.fromkeys(example.answer for example in train))
-    (told,) = model.run([LvlmRequest(prompt, others)])
+    (messages,) = model.run([LvlmRequest(prompt, others)])
     assert len(others) > 2
-    assert sum(math.exp(of[0]) for of in told.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
+    assert sum(math.exp(of[0]) for of in messages.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
 
 
 def test_groups_hold_the_same_beams(search: Search) -> None:
@@ -114,9 +114,9 @@ def test_groups_hold_the_same_beams(search: Search) -> None:
 
 
 def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:
-    drawn = [tuple(of.query_id for of in anchors_of(search.pools, Beams(anchors=4, seed=seed))) for seed in range(5)]
-    assert len(set(drawn)) > 1
-    assert all(list(one) == sorted(one) for one in drawn)
+    sampled = [tuple(of.query_id for of in anchors_of(search.pools, Beams(anchors=4, seed=seed))) for seed in range(5)]
+    assert len(set(sampled)) > 1
+    assert all(list(one) == sorted(one) for one in sampled)
     assert [row.query_id for row in search.rows] == [of.query_id for of in anchors_of(search.pools, search.config)]
     with pytest.raises(
         DataError, match=r"beams\.anchors: expected at most the 12 RL queries that have a pool; found 13"

@@ -117,8 +117,8 @@ def test_bm25_ranks_a_pool_by_shared_words(files: dict[str, Path]) -> None:
         storage.read_examples(files["train_examples"]))]  # fmt: skip
     storage.write_rows(files["train_examples"], train)
     queries = storage.read_examples(files["eval_examples"])
-    asked = [q.model_copy(update={"question": f"number{q.example_id % 5}"}) for q in queries]
-    storage.write_rows(files["eval_examples"], asked)
+    prompts = [q.model_copy(update={"question": f"number{q.example_id % 5}"}) for q in queries]
+    storage.write_rows(files["eval_examples"], prompts)
     for of, row in zip(random_pools(N_EVAL, N_TRAIN), run_baseline(files, "bm25"), strict=True):
         assert row == tuple(sorted(of.candidates, key=lambda k: k % 5 != of.query_id % 5)[:4])
 
@@ -152,8 +152,8 @@ def test_zero_shot_selects_nothing_and_an_unknown_baseline_is_told(files: dict[s
 
 def test_prompts_are_asked_once(tmp_path: Path) -> None:
     def write(name: str, rows: dict[int, list[int]]) -> Path:
-        made = [Selection(query_id=ExampleId(q), demonstrations=ids(chosen)) for q, chosen in rows.items()]
-        storage.write_rows(tmp_path / name, made)
+        artefacts = [Selection(query_id=ExampleId(q), demonstrations=ids(chosen)) for q, chosen in rows.items()]
+        storage.write_rows(tmp_path / name, artefacts)
         return tmp_path / name
 
     paths = (write("a", {1: [5, 6], 0: [7, 8]}), write("b", {1: [5, 9], 0: [7, 8]}), write("zero", {1: []}))
@@ -178,8 +178,8 @@ def test_a_policy_that_stops_is_asked_with_what_it_chose(files: dict[str, Path])
     assert min(lengths) >= 1
     assert run_selector(files, 2, selector) == [row[:2] for row in rows]
     run_selector(files, 4, selector)
-    asked = distinct_prompts((files["selections"],), (1, 2, 3, 4))
-    assert asked == sorted({(query, row[:k]) for query, row in enumerate(rows) for k in range(1, len(row) + 1)})
+    prompts = distinct_prompts((files["selections"],), (1, 2, 3, 4))
+    assert prompts == sorted({(query, row[:k]) for query, row in enumerate(rows) for k in range(1, len(row) + 1)})
 
 
 def test_random_all_chooses_among_all_train_examples_that_show_another_image(files: dict[str, Path]) -> None:
@@ -188,8 +188,8 @@ def test_random_all_chooses_among_all_train_examples_that_show_another_image(fil
     storage.write_rows(files["train_examples"], [same if one.example_id == 3 else one for one in train])
     draws = [run_baseline(files, f"random_all-{draw}", shots=N_TRAIN - 1) for draw in range(2)]
     assert draws[0] != draws[1]
-    shown = queries[0].image_digest
-    others = {one.example_id for one in storage.read_examples(files["train_examples"]) if one.image_digest != shown}
+    displayed = queries[0].image_digest
+    others = {one.example_id for one in storage.read_examples(files["train_examples"]) if one.image_digest != displayed}
     assert set(draws[0][0]) == others
     assert 3 not in others
     assert draws[0] == run_baseline(files, "random_all-0", shots=N_TRAIN - 1)

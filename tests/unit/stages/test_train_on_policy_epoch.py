@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from builders import example
-from chains import drawn_chain
+from chains import sampled_chain
 from lvlm_world import LVLM, lvlm_config, world
 
 from lever_pipe.base.checkpoints import load_tensors
@@ -33,22 +33,22 @@ class First:
     """Two epochs from a cold ledger, and what they asked, call by call."""
 
     def __init__(self, folder: Path) -> None:
-        self.chain = drawn_chain(folder)
+        self.chain = sampled_chain(folder)
         self.chain.begin()
         self.ledger = folder / "ledger"
         self.calls: list[list[PromptIds]] = []
         self.rows = []
 
-        def listening(asked: Sequence[PromptIds], **how: Any) -> list[ScoredSelections]:
-            self.calls.append(list(asked))
-            return scored_by_lvlm(asked, **how)
+        def listening(prompts: Sequence[PromptIds], **how: Any) -> list[ScoredSelections]:
+            self.calls.append(list(prompts))
+            return scored_by_lvlm(prompts, **how)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(selector_training, "scored_by_lvlm", listening)
             self.rows = [self.chain.epoch("on_policy", epoch, ledger=self.ledger) for epoch in (1, 2)]
 
     @property
-    def asked(self) -> list[PromptIds]:
+    def prompts(self) -> list[PromptIds]:
         """Return the different prompts of epoch 1, as they were first asked."""
         return list(dict.fromkeys(one for call in self.calls[:2] for one in call))
 
@@ -64,17 +64,17 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
     torch.set_num_threads(threads)
 
 
-def requests_of(asked: Sequence[PromptIds]) -> list[LvlmRequest]:
+def requests_of(prompts: Sequence[PromptIds]) -> list[LvlmRequest]:
     train = read_examples(world() / "train.jsonl")
     wording = Wording(lvlm_config().prompt)
-    return [request_of(train[query], [train[i] for i in chosen], wording) for query, chosen in asked]
+    return [request_of(train[query], [train[i] for i in chosen], wording) for query, chosen in prompts]
 
 
-def ask(ledger: Path, asked: Sequence[PromptIds], size: int) -> None:
+def ask(ledger: Path, prompts: Sequence[PromptIds], size: int) -> None:
     """Ask in calls of `size` prompts, in another order than training does."""
     train = read_examples(world() / "train.jsonl")
     model = load_lvlm(lvlm_config(), LVLM, [(train, world() / "train_images")], Runtime(ledger=str(ledger)))
-    requests = requests_of(random.Random(0).sample(list(asked), len(asked)))
+    requests = requests_of(random.Random(0).sample(list(prompts), len(prompts)))
     for begin in range(0, len(requests), size):
         model.run(requests[begin : begin + size])
 
@@ -99,7 +99,7 @@ def test_a_rerun_asks_the_lvlm_nothing(first: First) -> None:
 def test_what_a_ledger_knows_changes_no_bit(first: First, unknown: int, size: int) -> None:
     """The prompts that are known were asked in other company."""
     ledger = first.chain.folder / f"ledger-without-{unknown}"
-    known = random.Random(1).sample(first.asked, len(first.asked) - unknown)
+    known = random.Random(1).sample(first.prompts, len(first.prompts) - unknown)
     ask(ledger, known, size)
     run = f"knowing{unknown}-"
     first.chain.epoch("on_policy", 1, run=run, ledger=ledger)
@@ -150,9 +150,9 @@ class Echo:
 
     @staticmethod
     def reply(request: LvlmRequest) -> LvlmReply:
-        shown = len(request.prompt.blocks)
-        probability = torch.tensor(shown / 100, dtype=torch.float64).log().item()
-        return LvlmReply("yes" if shown % 2 else "no", 1, ((probability,),) * len(request.answers))
+        displayed = len(request.prompt.blocks)
+        probability = torch.tensor(displayed / 100, dtype=torch.float64).log().item()
+        return LvlmReply("yes" if displayed % 2 else "no", 1, ((probability,),) * len(request.answers))
 
 
 def test_the_scorer_asks_equal_selections_once_and_answers_in_order() -> None:
@@ -169,13 +169,13 @@ def test_the_scorer_asks_equal_selections_once_and_answers_in_order() -> None:
     other_order = (ExampleId(0), (ExampleId(2), ExampleId(5)))
     verdicts = scorer([one, two, one, other_order])
     assert [len(call) for call in model.calls] == [3]
-    for asked, verdict in zip([one, two, one, other_order], verdicts, strict=True):
-        shown = len(prompt(*asked).blocks)
-        accuracy = float(shown % 2)  # all ten annotators say yes
+    for prompts, verdict in zip([one, two, one, other_order], verdicts, strict=True):
+        displayed = len(prompt(*prompts).blocks)
+        accuracy = float(displayed % 2)  # all ten annotators say yes
         assert verdict.accuracy == accuracy
-        assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * shown / 100)
+        assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * displayed / 100)
     assert verdicts[0] != verdicts[1]
-    asked_now = {request.prompt for request in model.calls[0]}
-    assert asked_now == {prompt(*asked) for asked in (one, two, other_order)}
+    prompts_now = {request.prompt for request in model.calls[0]}
+    assert prompts_now == {prompt(*prompts) for prompts in (one, two, other_order)}
     scorer([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]

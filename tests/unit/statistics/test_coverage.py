@@ -124,9 +124,9 @@ def test_three_runs_a_side_without_seed_variance_are_cautious(same_runs: bool) -
 @pytest.mark.parametrize(("gained", "lost"), [(0.0, 0.01), (0.005, 0.015), (0.01, 0.01), (0.0, 0.03)])
 def test_rare_differences_are_covered_though_resampling_hardly_shows_them(gained: float, lost: float) -> None:
     random = generator(0, "coverage", "rare")
-    drawn_NC = random.random((100, REPETITIONS))
-    left = (drawn_NC >= lost).astype(np.float64)[None]
-    right = ((drawn_NC >= lost) & (drawn_NC < 1 - gained) | (drawn_NC < lost)).astype(np.float64)[None]
+    sampled_NC = random.random((100, REPETITIONS))
+    left = (sampled_NC >= lost).astype(np.float64)[None]
+    right = ((sampled_NC >= lost) & (sampled_NC < 1 - gained) | (sampled_NC < lost)).astype(np.float64)[None]
     estimates, truth = paired_difference(left, right, same_runs=False), gained - lost
     plain = bootstrap_bounds(estimates, generator=generator(0, "coverage", "draws"), n_resamples=1000)
     wide = difference_bounds(estimates, plain)

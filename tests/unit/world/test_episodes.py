@@ -25,8 +25,8 @@ def _draw(bank: ImageBank, options: EpisodeOptions, n: int = 200) -> EpisodeBatc
 def test_the_image_shows_the_key(bank: ImageBank) -> None:
     episodes = _draw(bank, MIXED)
     attribute = np.array(KEY_ATTRIBUTE)[episodes.relation]
-    shown = np.take_along_axis(bank.scenes[episodes.image], attribute[..., None], axis=-1)[..., 0]
-    assert np.array_equal(shown, episodes.key)
+    displayed = np.take_along_axis(bank.scenes[episodes.image], attribute[..., None], axis=-1)[..., 0]
+    assert np.array_equal(displayed, episodes.key)
 
 
 def test_marks_agree_with_a_plain_rereading_of_the_turns(bank: ImageBank) -> None:

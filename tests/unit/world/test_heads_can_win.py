@@ -41,10 +41,10 @@ class Accuracies:
         self.truths = true_answers([*self.train, *self.queries])
         self.features = encode_images(self.model, self.pixels)
 
-    def right(self, queries: Sequence[Example], shown: Demonstrations) -> float:
+    def right(self, queries: Sequence[Example], displayed: Demonstrations) -> float:
         """Return the percentage of answers that are the world's facts."""
         probes = [
-            Probe(query, rows, self.truths[query.question_type]) for query, rows in zip(queries, shown, strict=True)
+            Probe(query, rows, self.truths[query.question_type]) for query, rows in zip(queries, displayed, strict=True)
         ]
         answers = answer_prompts(self.model, probes, self.features)
         return 100 * float(np.mean([answer == probe.truth for answer, probe in zip(answers, probes, strict=True)]))
@@ -55,8 +55,8 @@ class Accuracies:
 
 def play(model: Reader, **options: Any) -> Accuracies:
     world = WorldData(n_eval=300, perceptual_share=0, flipped_share=0, **options)
-    (train, shown), (queries, asked) = draw_examples(world, "train"), draw_examples(world, "val")
-    return Accuracies(model, train, queries, {**shown, **asked})
+    (train, displayed), (queries, prompts) = draw_examples(world, "train"), draw_examples(world, "val")
+    return Accuracies(model, train, queries, {**displayed, **prompts})
 
 
 def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]:
@@ -65,18 +65,18 @@ def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]
 
 
 def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: Reader) -> None:
-    played = play(model, n_train=600, composite_share=0.5, relations=("team", "country"), n_active_answers=2)
-    queries = [row for row in played.queries if "+" in row.question_type]
+    episodes = play(model, n_train=600, composite_share=0.5, relations=("team", "country"), n_active_answers=2)
+    queries = [row for row in episodes.queries if "+" in row.question_type]
     one, two, each = [], [], []
     for query in queries:
         kinds = [f"{relation_of(query)}:{key}" for key in query.question_type.split(":")[1].split("+")]
-        alike = [played.of(kind, played.truths[query.question_type]) for kind in kinds]
+        alike = [episodes.of(kind, episodes.truths[query.question_type]) for kind in kinds]
         if query.question_id % 2:
             alike.reverse()
         one.append(pick(alike[0], 1, query))
         two.append(pick(alike[0], 2, query))
         each.append((*pick(alike[0], 1, query), *pick(alike[1], 1, query)))
-    scores = [played.right(queries, shown) for shown in (one, two, each)]
+    scores = [episodes.right(queries, displayed) for displayed in (one, two, each)]
     # 72, 75 and 93 of 267 questions of another draw; a difference of 18 has a standard deviation of 3.
     assert len(queries) > 100
     assert scores[2] - max(scores[:2]) > 9, scores
@@ -84,16 +84,16 @@ def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: R
 
 
 def test_without_a_match_a_guessed_fact_is_answered_best_without_demonstrations(model: Reader) -> None:
-    played = play(model, n_train=600, guessable_share=1)
-    queries = played.queries
+    episodes = play(model, n_train=600, guessable_share=1)
+    queries = episodes.queries
     misleading = []
     for query in queries:
-        truth, relation = played.truths[query.question_type], relation_of(query)
-        others = [row for row in played.train if relation_of(row) == relation and row.answer != truth]
+        truth, relation = episodes.truths[query.question_type], relation_of(query)
+        others = [row for row in episodes.train if relation_of(row) == relation and row.answer != truth]
         misleading.append(pick(others, 2, query))
-    alone = played.right(queries, [()] * len(queries))
-    misled = played.right(queries, misleading)
+    alone = episodes.right(queries, [()] * len(queries))
+    misled = episodes.right(queries, misleading)
     assert alone > 62, alone  # 71 of another draw, of 300 questions a standard deviation of 2.6
     assert alone - misled > 8, (alone, misled)
     guesses = {f"{name}:{key}" for name, row in GUESSES.items() for key in row}
-    assert {f"{relation_of(query)}:{played.truths[query.question_type]}" for query in queries} <= guesses
+    assert {f"{relation_of(query)}:{episodes.truths[query.question_type]}" for query in queries} <= guesses

@@ -53,21 +53,21 @@ def test_relation_and_scene_are_readable_from_clip() -> None:
     questions = [text for relation in RELATIONS for text in relation.questions]
     train, test = draw_bank(12, 3, "train"), draw_bank(4, 4, "test")
 
-    def embed(pixels: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    def embed(pixels: np.ndarray, prompts: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            mean = (image_vectors(clip, pixels) + text_vectors(clip, questions)[asked]) / 2
+            mean = (image_vectors(clip, pixels) + text_vectors(clip, questions)[prompts]) / 2
         unit = torch.nn.functional.normalize(mean, dim=-1).numpy()
         return np.column_stack([unit, np.ones(len(unit))])
 
-    asked = [rng.integers(len(questions), size=len(bank.pixels)) for bank in (train, test)]
-    x, x_test = embed(train.pixels, asked[0]), embed(test.pixels, asked[1])
+    prompts = [rng.integers(len(questions), size=len(bank.pixels)) for bank in (train, test)]
+    x, x_test = embed(train.pixels, prompts[0]), embed(test.pixels, prompts[1])
 
     def readable(labels: np.ndarray, test_labels: np.ndarray) -> float:
         weights = np.linalg.lstsq(x, np.eye(labels.max() + 1)[labels], rcond=None)[0]
         return float(((x_test @ weights).argmax(1) == test_labels).mean())
 
     # Least squares is a weak reader; chance is 1/7, 1/8 and 1/6.
-    assert readable(asked[0] // 3, asked[1] // 3) > 0.85
+    assert readable(prompts[0] // 3, prompts[1] // 3) > 0.85
     assert readable(train.scenes[:, 0], test.scenes[:, 0]) > 0.85
     assert readable(train.scenes[:, 1], test.scenes[:, 1]) > 0.9
     assert (len(KINDS), len(COLORS)) == (8, 6)

@@ -60,8 +60,8 @@ def test_without_options_a_world_is_what_it_was_before_there_were_any() -> None:
 
 
 def test_only_named_relations_are_asked_for() -> None:
-    asked = ("team", "country", "count")
-    assert {q.relation.name for q in questions_of(train(relations=asked))} == set(asked)
+    prompts = ("team", "country", "count")
+    assert {q.relation.name for q in questions_of(train(relations=prompts))} == set(prompts)
 
 
 @settings(max_examples=20, deadline=None)
@@ -88,8 +88,10 @@ def test_skew_makes_the_first_more_frequent_by_the_power_law() -> None:
 
 @pytest.mark.parametrize("dissent", [0.5, 1.0, 3.0])
 def test_annotators_disagree_as_often_as_the_beta_law_says(dissent: float) -> None:
-    asked = [q for q in questions_of(train(n_train=4000, dissent=dissent, flipped_share=0)) if q.relation.is_knowledge]
-    share = np.mean([answer != q.truth for q in asked for answer in q.answers])
+    prompts = [
+        q for q in questions_of(train(n_train=4000, dissent=dissent, flipped_share=0)) if q.relation.is_knowledge
+    ]
+    share = np.mean([answer != q.truth for q in prompts for answer in q.answers])
     # Of the dissenting votes 0.3 are any of eight answers, so one in eight of those agrees after all.
     mean = DISSENT_A / (DISSENT_A + DISSENT_B_KNOWLEDGE / dissent) * (1 - 0.3 / 8)
     assert abs(share - mean) < 0.02  # a standard deviation of at most 0.23 / sqrt(3000) = 0.0042
@@ -138,14 +140,14 @@ def test_things_next_to_each_other_share_the_answer() -> None:
 
 
 def test_guessed_facts_grow_with_their_share_and_leave_the_others() -> None:
-    drawn, half, whole = (draw_knowledge(world(guessable_share=share)).facts for share in (0, 0.5, 1))
+    sampled, half, whole = (draw_knowledge(world(guessable_share=share)).facts for share in (0, 0.5, 1))
     for relation in KNOWLEDGE:
         guesses = dict(zip(relation.keys, GUESSES[relation.name], strict=True))
         assert whole[relation.name] == guesses
-        changed = {key for key in relation.keys if half[relation.name][key] != drawn[relation.name][key]}
+        changed = {key for key in relation.keys if half[relation.name][key] != sampled[relation.name][key]}
         assert all(half[relation.name][key] == guesses[key] for key in changed)
         assert sum(half[relation.name][key] == guesses[key] for key in relation.keys) >= len(relation.keys) // 2
-    assert all(drawn[relation.name] == whole[relation.name] for relation in PERCEPTUAL)
+    assert all(sampled[relation.name] == whole[relation.name] for relation in PERCEPTUAL)
 
 
 def test_blur_lowers_the_differences_of_neighbours() -> None:
@@ -171,7 +173,7 @@ def test_the_layout_of_vqav2_says_the_answer_to_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "messages"),
     [
         ({"world": {"relations": ["team"], "perceptual_share": 0}}, "the number of relations asked for=1, got 2"),
         ({"world": {"relations": ["team", "place"]}}, "must be 0 where data.world.relations has none of object"),
@@ -183,7 +185,7 @@ def test_the_layout_of_vqav2_says_the_answer_to_show() -> None:
         ({"reader": "vqav2"}, "world.layout: must be vqav2 with data.reader: vqav2"),
     ],
 )  # fmt: skip
-def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], told: str) -> None:
+def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], messages: str) -> None:
     with pytest.raises(ConfigError) as problem:
         parse_model(Data, {"source": "world", **values}, source="config.yaml")
-    assert told in str(problem.value)
+    assert messages in str(problem.value)

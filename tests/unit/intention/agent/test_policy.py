@@ -70,7 +70,7 @@ def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
 
 
 def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("kept")
+    (tmp_path / "metrics.jsonl").write_text("selected")
     files = [tmp_path / name for name in ("model.safetensors", "config.json", "words.json")]
     save_policy_files(files, tiny(), CODEC)
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", *(p.name for p in files)}

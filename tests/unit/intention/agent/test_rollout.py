@@ -79,11 +79,11 @@ def test_an_episode_holds_the_whole_dialogue() -> None:
 
 
 def test_the_mask_marks_exactly_what_was_sampled() -> None:
-    said = [ask("budget") + END, ask("date", "people") + END, CLOSE]
-    episode = play(*said)
+    text = [ask("budget") + END, ask("date", "people") + END, CLOSE]
+    episode = play(*text)
     assert len(episode.tokens) == len(episode.is_agent) == len(episode.turn)
     sampled = [token for token, mine in zip(episode.tokens, episode.is_agent, strict=True) if mine]
-    assert sampled == ids(" ".join(said))
+    assert sampled == ids(" ".join(text))
     assert [turn for turn in episode.turn if turn >= 0] == [0] * 7 + [1] * 9 + [2] * 3
     assert [turn >= 0 for turn in episode.turn] == episode.is_agent
     assert len(episode.log_probs) == 7 + 9 + 3
@@ -225,7 +225,7 @@ def policy() -> ChattyPolicy:
 
 
 @pytest.fixture(scope="module")
-def played(policy: ChattyPolicy) -> Rollouts:
+def dialogues(policy: ChattyPolicy) -> Rollouts:
     return roll(policy, requests_of(TASKS[:8], n_samples=4))
 
 
@@ -252,12 +252,12 @@ def contents(episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[Any, ..
 
 
 @pytest.mark.parametrize("batch", [1, 32])
-def test_an_episode_does_not_depend_on_its_company(policy: ChattyPolicy, played: Rollouts, batch: int) -> None:
+def test_an_episode_does_not_depend_on_its_company(policy: ChattyPolicy, dialogues: Rollouts, batch: int) -> None:
     requests = requests_of(TASKS[:8], n_samples=4)
-    assert contents(roll(policy, requests[::-1], batch=batch).episodes) == contents(played.episodes)
+    assert contents(roll(policy, requests[::-1], batch=batch).episodes) == contents(dialogues.episodes)
 
 
-def test_another_stream_gives_another_episode(policy: ChattyPolicy, played: Rollouts) -> None:
+def test_another_stream_gives_another_episode(policy: ChattyPolicy, dialogues: Rollouts) -> None:
     other = contents(roll(policy, requests_of(TASKS[:8], n_samples=4, seed=1)).episodes)
-    same = [key for key, value in contents(played.episodes).items() if other[key] == value]
+    same = [key for key, value in contents(dialogues.episodes).items() if other[key] == value]
     assert len(same) < 4

@@ -14,7 +14,7 @@ PROBABILITIES = [0.5, 0.0, 0.25, 0.25]
 LOGITS = torch.tensor([[math.log(p) if p else -math.inf for p in PROBABILITIES]])
 
 
-def drawn(uniform: float, logits: torch.Tensor = LOGITS, temperature: float = 1.0) -> int:
+def sampled(uniform: float, logits: torch.Tensor = LOGITS, temperature: float = 1.0) -> int:
     tokens, _ = draw_tokens(logits, torch.tensor([uniform], dtype=torch.float64), temperature=temperature)
     return int(tokens)
 
@@ -24,12 +24,12 @@ def drawn(uniform: float, logits: torch.Tensor = LOGITS, temperature: float = 1.
 )
 def test_a_token_is_where_the_distribution_function_passes_the_number(uniform: float, token: int) -> None:
     # The function is 0.5, 0.5, 0.75, 1: token 1 is never passed at.
-    assert drawn(uniform) == token
+    assert sampled(uniform) == token
 
 
 def test_temperature_divides_the_logits() -> None:
     # At 0.5 the probabilities 1/2, 1/4, 1/4 become proportional to their squares: 2/3, 1/6, 1/6.
-    assert [drawn(u, temperature=0.5) for u in (0.66, 0.67, 0.83, 0.84)] == [0, 2, 2, 3]
+    assert [sampled(u, temperature=0.5) for u in (0.66, 0.67, 0.83, 0.84)] == [0, 2, 2, 3]
     _, log_probs = draw_tokens(LOGITS, torch.tensor([0.9], dtype=torch.float64), temperature=0.5)
     assert float(log_probs) == pytest.approx(math.log(1 / 6), abs=1e-7)  # the logits are float32
 

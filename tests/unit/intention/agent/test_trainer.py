@@ -92,10 +92,10 @@ def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, ru
     flat = {"kl": 0.1, "entropy": 0.02}
     plain = rows_of(tmp_path / "plain", training(arm=flat))
     arm = {f"{term}_schedule": Schedule(kind="cosine", minimum=1.0) for term in flat}
-    told = rows_of(tmp_path / "told", training(arm={**flat, **arm}))
+    messages = rows_of(tmp_path / "messages", training(arm={**flat, **arm}))
     weights = {"kl_coefficient": 0.1, "entropy_coefficient": 0.02}
-    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(told.metrics)
-    assert plain[1:] == told[1:]
+    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(messages.metrics)
+    assert plain[1:] == messages[1:]
     arm = {f"{term}_schedule": Schedule() for term in flat}
     assert training(arm={**flat, **arm}).model_dump_json() == training(arm=flat).model_dump_json()
     never = rows_of(tmp_path / "never", training(steps=4, evaluation={"every": 3}, arm={"stop": Stop(patience=2)}))
@@ -192,7 +192,7 @@ def test_the_arm_decides_before_the_common_settings(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[list[Episode]]:
+def dialogues(monkeypatch: pytest.MonkeyPatch) -> list[list[Episode]]:
     """Return the episodes of each rollout, as they are played."""
     found: list[list[Episode]] = []
     play = Player.play
@@ -218,12 +218,12 @@ def failing_for(
 
 
 def test_an_episode_that_the_user_failed_teaches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: list[list[Episode]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialogues: list[list[Episode]]
 ) -> None:
     learned: list[Sequence[TrainingSample]] = []
     monkeypatch.setattr(trainer, "update", lambda *a, **k: learned.append(a[2]) or update(*a, **k))
     values = rows_of(tmp_path, failing_for(monkeypatch, 2, after=1)).metrics[0].values
-    (rollout,) = [episodes for episodes in played if len(episodes) == 24]
+    (rollout,) = [episodes for episodes in dialogues if len(episodes) == 24]
     groups = [rollout[start : start + 6] for start in range(0, 24, 6)]
     sound = [[episode for episode in group if episode.end != "failed"] for group in groups]
     assert [len(group) for group in sound] == [1, 3, 6, 6]  # the first is compared with nobody

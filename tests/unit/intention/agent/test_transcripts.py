@@ -12,10 +12,10 @@ TASK = Task(id="t", category="travel", task="task : travel .", missing_details=D
 ASK = "<tool_call> action what about {} </tool_call> <im_end>"
 
 
-def told(*turns: str) -> DialogueRow:
+def messages(*turns: str) -> DialogueRow:
     """Return the transcript of the episode in which these turns are said."""
-    said = [[CODEC.words.index(word) for word in turn.split()] for turn in turns]
-    player = player_of(scripted({TASK.id: said}, [TASK]))
+    text = [[CODEC.words.index(word) for word in turn.split()] for turn in turns]
+    player = player_of(scripted({TASK.id: text}, [TASK]))
     (episode,) = player.play([EpisodeRequest(TASK, 0, 0, (0, "test", 0, 0))]).episodes
     row = EpisodeRow(
         step=3, split="test", mode="greedy", checkpoint="last", task_id="t", sample=0, rewards=tuple(episode.rewards),
@@ -29,24 +29,24 @@ def calls(turn: DialogueTurn) -> list[tuple[str, str]]:
 
 
 def test_a_turn_tells_its_calls_the_reply_and_what_it_uncovered() -> None:
-    row = told(ASK.format("budget"), "need " + ASK.format("date and place"), "all set <im_end>")
+    row = messages(ASK.format("budget"), "need " + ASK.format("date and place"), "all set <im_end>")
     first, second = row.turns
-    assert (first.said, calls(first)) == ("", [("action", "what about budget")])
+    assert (first.text, calls(first)) == ("", [("action", "what about budget")])
     assert (first.reply, first.uncovered) == ("budget is low", (0,))
-    assert (second.said, calls(second)) == ("need", [("action", "what about date and place")])
+    assert (second.text, calls(second)) == ("need", [("action", "what about date and place")])
     assert second.uncovered == (1, 2)
     assert (row.end, row.ceiling, len(row.rewards)) == ("complete", 2.1, 2)
     assert [(detail.text, detail.importance) for detail in row.hidden] == [("budget", 2), ("date", 2), ("place", 2)]
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "end"),
+    ("text", "spoken", "end"),
     [
         ("all set <im_end>", "all set", "closed"),
         ("<tool_call> what about budget <im_end>", "<tool_call> what about budget", "malformed"),
     ],
 )
-def test_a_turn_that_is_not_executed_stands_as_it_was_said(text: str, said: str, end: str) -> None:
-    row = told(text)
+def test_a_turn_that_is_not_executed_stands_as_it_was_said(text: str, spoken: str, end: str) -> None:
+    row = messages(text)
     (turn,) = row.turns
-    assert (turn.said, turn.calls, turn.reply, turn.uncovered, row.end) == (said, (), "", (), end)
+    assert (turn.text, turn.calls, turn.reply, turn.uncovered, row.end) == (spoken, (), "", (), end)

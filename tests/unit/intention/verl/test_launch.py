@@ -163,7 +163,7 @@ def test_batches_are_refused_exactly_when_the_original_would_round(
 
 
 def test_differences_follow_the_switches() -> None:
-    told = "\n".join(differences(render_config()))
-    assert "simulator.leak_details, simulator.silent_failures, simulator.count_duplicates" in told
+    messages = "\n".join(differences(render_config()))
+    assert "simulator.leak_details, simulator.silent_failures, simulator.count_duplicates" in messages
     faithful = dict.fromkeys(("leak_details", "silent_failures", "count_duplicates", "last_call_only"), True)
     assert "simulator.leak" not in "\n".join(differences(render_config(simulator=faithful)))

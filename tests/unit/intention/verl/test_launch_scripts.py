@@ -118,8 +118,8 @@ def test_the_trainer_gets_every_override_as_it_stands(location: Path) -> None:
         f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{location}/a launch/tool_config.yaml'",
         f"trainer.default_local_dir='{logs}/checkpoints'",
     ]
-    told = (location / "seen.environment").read_text().splitlines()
-    assert told == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
+    messages = (location / "seen.environment").read_text().splitlines()
+    assert messages == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
     assert (logs / "console.log").read_text() == "step:1 - actor/lr:0.000\n"
 
 
@@ -134,7 +134,7 @@ def test_an_odd_path_is_data_and_never_code(location: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ({"USERRL_HOME": ""}, "USERRL_HOME: must name a checkout"),
         ({"OPENAI_API_KEY": ""}, "OPENAI_API_KEY: must hold the key"),
@@ -142,10 +142,10 @@ def test_an_odd_path_is_data_and_never_code(location: Path) -> None:
         ({"NO_PACKAGES": "1"}, "expected packages verl and tensorboard"),
     ],
 )
-def test_what_is_missing_is_named_before_anything_runs(location: Path, changed: dict[str, str], said: str) -> None:
+def test_what_is_missing_is_named_before_anything_runs(location: Path, changed: dict[str, str], text: str) -> None:
     done = run(location, "launch.sh", **changed)
     assert done.returncode != 0
-    assert said in done.stderr
+    assert text in done.stderr
     assert not (location / "seen").exists()
 
 

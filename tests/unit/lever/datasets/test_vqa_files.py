@@ -128,13 +128,13 @@ def test_a_drawn_subset_is_in_id_order_and_fewer_are_some_of_more(raw: Raw) -> N
         return [e.question_id for e in examples]
 
     assert ids(2, None) == [40, 41]
-    drawn = {seed: [ids(limit, seed) for limit in (1, 2, 3, 4)] for seed in range(12)}
-    for subsets in drawn.values():
+    sampled = {seed: [ids(limit, seed) for limit in (1, 2, 3, 4)] for seed in range(12)}
+    for subsets in sampled.values():
         assert all(subset == sorted(subset) for subset in subsets)
         assert all(set(fewer) < set(more) for fewer, more in itertools.pairwise(subsets))
     # Twelve seeds leave one of the four undrawn with probability 0.13; these do not.
-    assert {subsets[0][0] for subsets in drawn.values()} == {40, 41, 42, 43}
-    assert ids(3, 5) == drawn[5][2]
+    assert {subsets[0][0] for subsets in sampled.values()} == {40, 41, 42, 43}
+    assert ids(3, 5) == sampled[5][2]
 
 
 def test_vqav2_shows_the_multiple_choice_answer(raw: Raw) -> None:

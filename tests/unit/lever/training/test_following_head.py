@@ -75,8 +75,8 @@ def complementary_world() -> tuple[EmbeddingTable, Groups]:
     rows = [[*needed * COPIES, *(k for k in range(KEYS) if k not in needed)] for needed in NEEDED]
     pools = torch.stack([torch.tensor(r)[torch.randperm(8, generator=torch_generator(0, *r))] for r in rows])
     selections = torch.tensor(PAIRS).expand(len(NEEDED), -1, -1)
-    shown = pools[:, None].expand(-1, len(PAIRS), -1).gather(2, selections).sort(dim=-1).values
-    rewards = (shown == torch.tensor(NEEDED)[:, None]).all(dim=-1).float()
+    displayed = pools[:, None].expand(-1, len(PAIRS), -1).gather(2, selections).sort(dim=-1).values
+    rewards = (displayed == torch.tensor(NEEDED)[:, None]).all(dim=-1).float()
     groups = Groups(
         torch.arange(KEYS, KEYS + 6), pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool)
     )
@@ -108,15 +108,15 @@ def trained(head: str) -> tuple[float, float]:
     updates = Updates(module, adam, max_gradient_norm=1.0)
     rce_epoch(updates, table, groups, settings, 1, torch_generator(0))
     with torch.no_grad():
-        drawn = float(expected_reward(table.scores(module.eval(), groups), groups))
+        sampled = float(expected_reward(table.scores(module.eval(), groups), groups))
         picks = greedy(module, module.encode(table.vectors[groups.queries], table.vectors[groups.pools]), 2)
     best = [PAIRS.index((a, b)) for a, b in picks.tolist()]
-    return drawn, float(groups.rewards.gather(1, torch.tensor(best)[:, None]).mean())
+    return sampled, float(groups.rewards.gather(1, torch.tensor(best)[:, None]).mean())
 
 
 def test_a_head_that_follows_learns_to_complement_where_no_ranking_can() -> None:
     ranked, _ = trained("static")
     assert BEST_RANKING - 0.01 < ranked <= BEST_RANKING + 1e-6  # it learns all that it can
-    drawn, chosen = trained("gru")
-    assert drawn > BEST_RANKING + 0.3
+    sampled, chosen = trained("gru")
+    assert sampled > BEST_RANKING + 0.3
     assert chosen == 1.0

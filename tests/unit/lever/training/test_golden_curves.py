@@ -21,8 +21,8 @@ def test_a_training_repeats_its_recorded_curve(name: str, tmp_path: Path, monkey
     if os.environ.get(REWRITE) == "1" and numerics.path() == "portable":
         write(name, path_here(), found)
         pytest.fail(f"{name}.csv is written: commit it with the reason, and run this test without the variable")
-    said = verdict(name, read(name), found, path_here())
-    assert not said, said
+    text = verdict(name, read(name), found, path_here())
+    assert not text, text
 
 
 @pytest.mark.parametrize("name", CURVES)

@@ -33,9 +33,12 @@ def groups(rewards: list[list[float]]) -> Groups:
 def take_step(
     batch: Groups, *, policy: PointerSelector, kl_beta: float = 0.15, k: int = 5
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    kept, advantages = keep_best(batch, k, **LIMITS)
-    scores, anchored = table().scores(policy, kept), reference_log_probs(FrozenSelector(selector(), table()), kept)
-    step = grpo_step(scores, anchored, kept, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
+    selected, advantages = keep_best(batch, k, **LIMITS)
+    scores, anchored = (
+        table().scores(policy, selected),
+        reference_log_probs(FrozenSelector(selector(), table()), selected),
+    )
+    step = grpo_step(scores, anchored, selected, advantages, kl_beta=kl_beta, clip_epsilon=0.2)
     return step.loss, step.values
 
 
@@ -67,8 +70,8 @@ def test_a_step_is_the_published_formula() -> None:
     z = (rewards - rewards.mean()) / rewards.std()
     best = sorted(range(6), key=lambda i: -LEVELS[i])[:3]  # 2, 5 (reward 2.0) and 1 (the first 1.6)
     assert best == [2, 5, 1]
-    kept = z[best]
-    advantages = (kept - kept.mean()) / kept.std()
+    selected = z[best]
+    advantages = (selected - selected.mean()) / selected.std()
     log_probs = []
     for module in (policy, selector()):
         scores = table().scores(module, batch).detach().double()[0]
@@ -126,8 +129,8 @@ def test_the_weight_follows_the_penalty_of_each_batch(adaptive: AdaptiveKl | Non
     updates = Watched(policy, AdamW(policy, learning_rate=1e-3, weight_decay=0.0), max_gradient_norm=1.0)
     anchor, batch = FrozenSelector(selector(), table()), groups([LEVELS, LEVELS[::-1]] * 3)
     settings = Grpo(batch_queries=1, adaptive_kl=adaptive)
-    kept = batch, batch.rewards - 0.5
-    last = grpo_epoch(updates, anchor, table(), kept, kl_beta=0.12, settings=settings, generator=torch_generator(0))
+    selected = batch, batch.rewards - 0.5
+    last = grpo_epoch(updates, anchor, table(), selected, kl_beta=0.12, settings=settings, generator=torch_generator(0))
     expected = [0.12]
     for penalty in penalties:
         factor = 1.0 if adaptive is None else 1.5 if penalty > 2e-4 else 1 / 1.5 if penalty < 1e-4 else 1.0

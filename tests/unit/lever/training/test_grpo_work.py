@@ -47,9 +47,9 @@ def epoch(
     """Train one epoch and return what it logs."""
     frozen = FrozenSelector(selector(0, frozen=False), table())
     adam = AdamW(policy, learning_rate=1e-3, weight_decay=0.0)
-    updates, kept = Updates(policy, adam, max_gradient_norm=1.0), (groups(), groups().rewards - 0.5)
+    updates, selected = Updates(policy, adam, max_gradient_norm=1.0), (groups(), groups().rewards - 0.5)
     settings = Grpo(batch_queries=batch, clip_epsilon=0.2)
-    grpo_epoch(updates, frozen, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
+    grpo_epoch(updates, frozen, table(), selected, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     return updates.means()
 
 
@@ -66,15 +66,15 @@ def rows_through(module: PointerSelector, names: tuple[str, ...]) -> Counter[str
 
 @pytest.mark.parametrize("batch", [1, 2, N_QUERIES])
 def test_an_epoch_asks_its_reference_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, scores = [], FrozenSelector.scores
+    prompts, scores = [], FrozenSelector.scores
 
     def noted(self: FrozenSelector, part: Groups, **how: bool) -> Tensor:
-        asked.append(len(part))
+        prompts.append(len(part))
         return scores(self, part, **how)
 
     monkeypatch.setattr(FrozenSelector, "scores", noted)
     epoch(selector(3, frozen=False), batch=batch)
-    assert asked == [N_QUERIES]
+    assert prompts == [N_QUERIES]
     assert N_QUERIES < BATCH
 
 
@@ -105,8 +105,8 @@ def test_the_ratio_is_1_before_the_first_update_whatever_the_batch(batch: int) -
 
     unmoved = Unmoved(policy, AdamW(policy, learning_rate=1.0, weight_decay=0.0), max_gradient_norm=1.0)
     anchor = FrozenSelector(selector(0, frozen=False), table())
-    kept, settings = (groups(), groups().rewards - 0.5), Grpo(batch_queries=batch)
-    grpo_epoch(unmoved, anchor, table(), kept, kl_beta=0.1, settings=settings, generator=torch_generator(3))
+    selected, settings = (groups(), groups().rewards - 0.5), Grpo(batch_queries=batch)
+    grpo_epoch(unmoved, anchor, table(), selected, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     assert len(seen) == -(-N_QUERIES // batch)
     for values in seen:
         assert (values["kl"], values["kl_exact"], values["mean_ratio"], values["clip_fraction"]) == (0, 0, 1, 0)

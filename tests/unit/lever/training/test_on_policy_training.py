@@ -46,9 +46,9 @@ def queries(n: int) -> Groups:
     return Groups(torch.arange(n) + 3, pools, torch.full((n, 2, 2), -1), nothing, torch.zeros(n, 2, dtype=torch.bool))
 
 
-def worth(asked: PromptIds) -> ScoredSelections:
+def worth(prompts: PromptIds) -> ScoredSelections:
     """Return a reward that tells apart query, demonstrations, their order and their number."""
-    query, chosen = asked
+    query, chosen = prompts
     code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
     return ScoredSelections(math.sin(code), float(code % 3 == 0))
 
@@ -60,9 +60,9 @@ class Recorder:
     of: Callable[[PromptIds], ScoredSelections] = worth
     calls: list[list[PromptIds]] = field(default_factory=list)
 
-    def __call__(self, asked: Sequence[PromptIds]) -> list[ScoredSelections]:
-        self.calls.append(list(asked))
-        return [self.of(one) for one in asked]
+    def __call__(self, prompts: Sequence[PromptIds]) -> list[ScoredSelections]:
+        self.calls.append(list(prompts))
+        return [self.of(one) for one in prompts]
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Run:
 
     policy: PointerSelector
     values: dict[str, float]
-    spent: list[LvlmBudget]
+    steps_done: list[LvlmBudget]
     scorer: Recorder
     steps: list[tuple[Groups, dict[str, float], float]]
 
@@ -104,11 +104,11 @@ def epoch(
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_policy, "on_policy_step", seeing)
-        spent = list(steps)
-    return Run(module, updates.means(), spent, scorer, seen)
+        steps_done = list(steps)
+    return Run(module, updates.means(), steps_done, scorer, seen)
 
 
-def drawn_of(
+def sampled_of(
     settings: OnPolicy, *, n: int = 8, head: str = "static", seed: int = 3
 ) -> tuple[PointerSelector, SampledSelections]:
     """Return a policy that differs from its anchor, the selector of seed 0, and the groups that it draws."""
@@ -121,21 +121,23 @@ SETTINGS = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2)
 
 
 def test_every_selection_gets_the_verdict_on_itself() -> None:
-    _, drawn = drawn_of(SETTINGS)
+    _, sampled = sampled_of(SETTINGS)
     pools = queries(8).pools
     for row in range(8):
         length = 1 + row % 4
         for plugin in range(4):
-            picks = drawn.groups.selections[row, plugin, :length]
-            asked = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
+            picks = sampled.groups.selections[row, plugin, :length]
+            prompts = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
             assert len(set(picks.tolist())) == length
-            assert drawn.groups.rewards[row, plugin].item() == pytest.approx(worth(asked).reward, abs=1e-6)  # float32
-            assert drawn.accuracies[row, plugin].item() == worth(asked).accuracy
-            assert drawn.taken[row, plugin].tolist() == [step < length for step in range(4)]
-    assert torch.equal(drawn.groups.queries, torch.arange(8) + 3)
-    assert torch.equal(drawn.groups.pools, pools)
-    assert drawn.groups.valid.all()
-    assert 0 < float(drawn.accuracies.mean()) < 1
+            assert sampled.groups.rewards[row, plugin].item() == pytest.approx(
+                worth(prompts).reward, abs=1e-6
+            )  # float32
+            assert sampled.accuracies[row, plugin].item() == worth(prompts).accuracy
+            assert sampled.taken[row, plugin].tolist() == [step < length for step in range(4)]
+    assert torch.equal(sampled.groups.queries, torch.arange(8) + 3)
+    assert torch.equal(sampled.groups.pools, pools)
+    assert sampled.groups.valid.all()
+    assert 0 < float(sampled.accuracies.mean()) < 1
 
 
 @pytest.mark.parametrize("shots", [(1, 2, 3, 4), (2,), (1, 3)])
@@ -145,7 +147,7 @@ def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
     for call in run.scorer.calls:
         lengths = [len(chosen) for _, chosen in call]
         assert Counter(lengths) == dict.fromkeys(shots, 12 // len(shots) * 3)
-        by_query = {query: {len(chosen) for asked, chosen in call if asked == query} for query, _ in call}
+        by_query = {query: {len(chosen) for prompts, chosen in call if prompts == query} for query, _ in call}
         assert all(len(found) == 1 for found in by_query.values())  # a group has one length
 
 
@@ -157,19 +159,19 @@ def scores_of(policy: PointerSelector, batch: Groups) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("head", ["static", "gru"])
 def test_what_comes_after_a_selection_does_not_count(head: str) -> None:
-    policy, drawn = drawn_of(SETTINGS, head=head)
-    advantages = advantages_of(drawn.groups, SETTINGS)
-    others = drawn.groups.selections.clone()
+    policy, sampled = sampled_of(SETTINGS, head=head)
+    advantages = advantages_of(sampled.groups, SETTINGS)
+    others = sampled.groups.selections.clone()
     for row, plugin in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
         length = 1 + row % 4
         chosen = others[row, plugin, :length].tolist()
         rest = [position for position in range(K) if position not in chosen][::-1]
         others[row, plugin, length:] = torch.tensor(rest[: 4 - length], dtype=torch.long)
-    assert not torch.equal(others, drawn.groups.selections)
+    assert not torch.equal(others, sampled.groups.selections)
     results = []
-    for selections in (drawn.groups.selections, others):
-        batch = replace(drawn.groups, selections=selections)
-        step = on_policy_step(batch, drawn, advantages, *scores_of(policy, batch), kl_beta=0.5, clip_epsilon=0.2)
+    for selections in (sampled.groups.selections, others):
+        batch = replace(sampled.groups, selections=selections)
+        step = on_policy_step(batch, sampled, advantages, *scores_of(policy, batch), kl_beta=0.5, clip_epsilon=0.2)
         gradients = torch.autograd.grad(step.loss, list(policy.parameters()), allow_unused=True)
         results.append((step.values, gradients))
     assert results[0][0] == results[1][0]
@@ -180,19 +182,19 @@ def test_what_comes_after_a_selection_does_not_count(head: str) -> None:
 
 @pytest.mark.parametrize("head", ["static", "gru"])
 def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: str) -> None:
-    policy, drawn = drawn_of(SETTINGS, head=head)
-    advantages = advantages_of(drawn.groups, SETTINGS)
-    scores = scores_of(policy, drawn.groups)
-    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
+    policy, sampled = sampled_of(SETTINGS, head=head)
+    advantages = advantages_of(sampled.groups, SETTINGS)
+    scores = scores_of(policy, sampled.groups)
+    step = on_policy_step(sampled.groups, sampled, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     divergences, steps = [], 0
     for row in range(8):
         length = 1 + row % 4
-        one = drawn.groups.take(torch.tensor([row]))
+        one = sampled.groups.take(torch.tensor([row]))
         one = replace(one, selections=one.selections[..., :length])
         scores, anchor = scores_of(policy, one)
         expected = selection_log_probs(scores, one.selections)
         # 1e-5: the same sums in float32, in another shape
-        torch.testing.assert_close(drawn.log_probs[row], expected[0].detach(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(sampled.log_probs[row], expected[0].detach(), rtol=1e-5, atol=1e-5)
         found = selection_divergence(step_logits(scores, one.selections), step_logits(anchor, one.selections))
         divergences.append(found.mean().detach())
         steps += 4 * length
@@ -208,17 +210,17 @@ def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: 
 
 
 def test_what_is_logged_of_a_batch() -> None:
-    policy, drawn = drawn_of(SETTINGS)
-    drawn = replace(drawn, accuracies=torch.tensor([[0.0, 1.0, 0.0, 1.0], *[[1.0] * 4] * 3, *[[0.0] * 4] * 4]))
-    drawn.groups.rewards[5] = 0.25  # one tie
-    advantages = advantages_of(drawn.groups, SETTINGS)
-    scores = scores_of(policy, drawn.groups)
-    step = on_policy_step(drawn.groups, drawn, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
+    policy, sampled = sampled_of(SETTINGS)
+    sampled = replace(sampled, accuracies=torch.tensor([[0.0, 1.0, 0.0, 1.0], *[[1.0] * 4] * 3, *[[0.0] * 4] * 4]))
+    sampled.groups.rewards[5] = 0.25  # one tie
+    advantages = advantages_of(sampled.groups, SETTINGS)
+    scores = scores_of(policy, sampled.groups)
+    step = on_policy_step(sampled.groups, sampled, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
     assert step.values["accuracy"] == pytest.approx(100 * 14 / 32)
     assert step.values["gradient_share_hard"] == 1 / 8
     assert step.values["gradient_share"] == 7 / 8
-    assert step.values["reward"] == pytest.approx(float(drawn.groups.rewards.double().mean()), rel=1e-5)
-    probabilities = table().scores(policy, drawn.groups).detach().softmax(dim=-1)
+    assert step.values["reward"] == pytest.approx(float(sampled.groups.rewards.double().mean()), rel=1e-5)
+    probabilities = table().scores(policy, sampled.groups).detach().softmax(dim=-1)
     expected = float(-(probabilities * probabilities.log()).sum(dim=-1).mean())
     assert step.values["entropy"] == pytest.approx(expected, rel=1e-5)
 
@@ -267,14 +269,14 @@ def test_the_stream_of_draws_does_not_depend_on_what_is_learned(other: dict[str,
 
 def test_steps_count_the_different_prompts_so_far() -> None:
     run = epoch(replace_in(SETTINGS, shots=(1,)), n=20)
-    assert [one.step for one in run.spent] == [0, 1, 2]
+    assert [one.step for one in run.steps_done] == [0, 1, 2]
     met: set[PromptIds] = set()
-    for one, call in zip(run.spent, run.scorer.calls, strict=True):
+    for one, call in zip(run.steps_done, run.scorer.calls, strict=True):
         met |= set(call)
         assert one.prompts == len(met)
-    assert run.spent[-1].prompts < sum(len(call) for call in run.scorer.calls)  # some selections were drawn twice
+    assert run.steps_done[-1].prompts < sum(len(call) for call in run.scorer.calls)  # some selections were drawn twice
     # what is reported of a batch is what its first step says; the epoch's means are over all steps, by queries
-    assert [one.values for one in run.spent] == [values for _, values, _ in run.steps[::2]]
+    assert [one.values for one in run.steps_done] == [values for _, values, _ in run.steps[::2]]
     for name in ("reward", "kl", "mean_ratio", "ppo_loss"):
         weighed = sum(values[name] * len(batch) for batch, values, _ in run.steps) / (2 * 20)
         assert run.values[name] == pytest.approx(weighed, rel=1e-9)
@@ -301,8 +303,8 @@ def test_the_learning_rate_falls_over_the_horizon() -> None:
     ],
 )
 def test_the_advantages_are_those_of_the_rule(rule: AdvantageName, expected: list[list[float]]) -> None:
-    _, drawn = drawn_of(SETTINGS, n=2)
-    groups = replace(drawn.groups, rewards=torch.tensor([[0.0, 0.0, 1.0, 3.0], [1.0] * 4]))
+    _, sampled = sampled_of(SETTINGS, n=2)
+    groups = replace(sampled.groups, rewards=torch.tensor([[0.0, 0.0, 1.0, 3.0], [1.0] * 4]))
     torch.testing.assert_close(advantages_of(groups, replace_in(SETTINGS, advantages=rule)), torch.tensor(expected))
     moved = replace(groups, rewards=groups.rewards + torch.tensor([[0.0], [1.0]]))
     if rule == "batch":
@@ -326,9 +328,9 @@ def first_picks(module: PointerSelector, n: int) -> Tensor:
     return greedy(module, encoded, 1)[:, 0]
 
 
-def pick_of_least_id(asked: PromptIds) -> ScoredSelections:
+def pick_of_least_id(prompts: PromptIds) -> ScoredSelections:
     """Reward a first demonstration with a small id: nothing that the base prefers."""
-    good = float(asked[1][0] < N_EXAMPLES // 4)
+    good = float(prompts[1][0] < N_EXAMPLES // 4)
     return ScoredSelections(good, good)
 
 
@@ -345,9 +347,9 @@ def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go(form: str
     assert agreement[0.0] < 0.75
 
 
-def next_kind(asked: PromptIds) -> ScoredSelections:
+def next_kind(prompts: PromptIds) -> ScoredSelections:
     """Reward by the share of demonstrations whose kind follows the query's."""
-    query, chosen = asked
+    query, chosen = prompts
     share = sum(example % N_KINDS == (query + 1) % N_KINDS for example in chosen) / len(chosen)
     return ScoredSelections(share, float(share == 1))
 
@@ -359,7 +361,7 @@ def expected_share(module: PointerSelector, groups: Groups) -> float:
     return float((probabilities * right).sum(dim=1).mean().detach())
 
 
-def asked_in(run: Run) -> set[int]:
+def prompts_in(run: Run) -> set[int]:
     """Return the queries that an epoch drew for."""
     return {query for call in run.scorer.calls for query, _ in call}
 
@@ -368,7 +370,7 @@ def test_an_epoch_of_some_queries_is_the_start_of_one_of_all() -> None:
     some, every, later = (epoch(replace_in(SETTINGS, queries=n), number=at) for n, at in ((12, 1), (None, 1), (12, 2)))
     assert [len(batch.queries) for batch, *_ in some.steps[::2]] == [8, 4]
     assert some.scorer.calls[0] == every.scorer.calls[0]
-    assert asked_in(some) != asked_in(later)
+    assert prompts_in(some) != prompts_in(later)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def of_three(evidence: list[EvidenceRow]) -> list[EvidenceRow]:
     rows = [
         row._replace(subject=row.subject.replace("bundle", "kl_only")) for row in evidence if "bundle" in row.subject
     ]
-    kept = [*(row for row in evidence if "kl_only" not in row.subject), *rows]
-    return [row for row in kept if not (row.against and row.at == "last")]
+    selected = [*(row for row in evidence if "kl_only" not in row.subject), *rows]
+    return [row for row in selected if not (row.against and row.at == "last")]
 
 
 @pytest.mark.parametrize(

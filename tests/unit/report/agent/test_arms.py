@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from agent_runs import ARMS, Study
 from agent_tables import TRANSLATORS, Tabulate, Tabulated, evidence_of, tabulate
-from sentences import said
+from sentences import sentence
 
 from lever_pipe.experiment.agent_config import PrimaryEndpoint, Schedule, Stop
-from lever_pipe.report.agent.tables import says
+from lever_pipe.report.agent.tables import facts
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import as_csv
 
@@ -63,8 +63,8 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
         compared("bundle", "greedy", 0.01, 0.6, 3),
         compared("kl_strong", "greedy", 0.08, 0.3, 1),
     ]
-    told = evaluated(evidence, *rows).told("agent-arms")
-    assert told.startswith(
+    messages = evaluated(evidence, *rows).messages("agent-arms")
+    assert messages.startswith(
         "Over seeds, greedy: no arm is separated from baseline. "
         "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "
         "Of one seed each, so that nothing is shown of other seeds: kl_strong."
@@ -92,8 +92,8 @@ def test_a_served_agent_is_a_row_with_what_it_cost(tabulated: Tabulate, default:
         assert float(row[f"Held-out, {mode}"]) == pytest.approx(100 * mean.value, abs=0.051)
         assert row[f"Difference, {mode}"]
         assert row[f"Holm p, {mode}"]
-    assert "Served: an agent behind a server" in found.told("agent-arms")
-    assert "Served" not in default.told("agent-arms")
+    assert "Served: an agent behind a server" in found.messages("agent-arms")
+    assert "Served" not in default.messages("agent-arms")
     assert {name for name, of in found.tables.items() if "gpt" in as_csv(of, TRANSLATORS["en"])} == {"agent-arms"}
 
 
@@ -104,8 +104,8 @@ def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -
         primary = PrimaryEndpoint(checkpoint=checkpoint)
         changes = {"evaluation": study.evaluation.model_copy(update={"primary": primary})}
         found[checkpoint] = tabulate(evidence_of(tmp_path / checkpoint, study, **changes), study, **changes)
-        told = found[checkpoint].told("agent-arms")
-        assert [f"compared by their {name} policies" in told for name in ("last", "best")] == [
+        messages = found[checkpoint].messages("agent-arms")
+        assert [f"compared by their {name} policies" in messages for name in ("last", "best")] == [
             checkpoint == "last",
             checkpoint == "best",
         ]
@@ -136,20 +136,22 @@ def test_arms_that_adapt_rise_and_stop_stand_next_to_the_others(tmp_path: Path, 
         "0.01", "0.01, adapted to 0.02 nats a token", "0.01, linear rise"
     ]  # fmt: skip
     assert rows["early"]["Difference, sampled"]
-    told = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
-    assert f"{told}, and selects by it: its runs ended behind step 20, 25 and 20 of 45" in found.told("agent-arms")
+    messages = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
+    assert f"{messages}, and selects by it: its runs ended behind step 20, 25 and 20 of 45" in found.messages(
+        "agent-arms"
+    )
     curve = found.view.curve("arm~early", "sampled")
     assert [step in curve for step in (20, 25, 30)] == [True, False, False]  # no mean of those that went on
     assert rows["early"]["Malformed (%)"] == "30.0"  # of 20, 50 and 20 %, each behind its own last step
     (row,) = found.rows("advice", **{"The document": "A small KL coefficient early"})
     assert "staged" in row["Ours"]
     assert "early" not in row["Ours"]
-    assert "stops once" not in default.told("agent-arms")
+    assert "stops once" not in default.messages("agent-arms")
 
 
 def test_failures_in_training_are_counted_over_all_runs(tabulated: Tabulate) -> None:
     lost = {"simulator_failures": 2.0, "environment_timeouts": 0.0}
     found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=lost))
     runs = len(ARMS[0].seeds) + len(ARMS[4].seeds)
-    told = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
-    assert told in said("section_004", says(found.context))
+    messages = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
+    assert messages in sentence("section_004", facts(found.context))

@@ -45,7 +45,7 @@ def test_the_configuration(default: Tabulated) -> None:
     assert cells("Responses a prompt", PUBLISHED) == cells("Responses a prompt", OURS) == ("8", "8")
     assert (cells("Executed steps", PUBLISHED), cells("Executed steps", OURS)) == (("485", "465"), ("45", "45"))
     assert cells("Device", PUBLISHED) == ("3 GPUs (by its folder's name)",) * 2
-    assert "no KL is our arm baseline" in default.told("003-configuration")
+    assert "no KL is our arm baseline" in default.messages("003-configuration")
 
 
 def test_every_printed_reward_estimate_and_difference(default: Tabulated) -> None:
@@ -64,9 +64,9 @@ def test_our_rewards_are_means_over_seeds_in_both_decodings(default: Tabulated) 
     assert [row["Step"] for row in rows] == [*map(str, range(0, 50, 5)), "best"]
     for mode, suffix in (("greedy", ""), ("sampled", ", sampled")):
         means = [np.mean(curves(default, arm, mode), axis=0) for arm in ("baseline", "bundle")]
-        shown = [[float(row[f"{name}{suffix}"]) for row in rows[1:-1]] for name in ("no KL", "Difference")]
-        assert shown[0] == pytest.approx(means[0], abs=5.01e-4)  # three decimals
-        assert shown[1] == pytest.approx(means[1] - means[0], abs=5.01e-4)
+        displayed = [[float(row[f"{name}{suffix}"]) for row in rows[1:-1]] for name in ("no KL", "Difference")]
+        assert displayed[0] == pytest.approx(means[0], abs=5.01e-4)  # three decimals
+        assert displayed[1] == pytest.approx(means[1] - means[0], abs=5.01e-4)
 
 
 def test_losses_stand_at_the_printed_steps(default: Tabulated) -> None:
@@ -90,7 +90,7 @@ def test_the_core_answer(default: Tabulated) -> None:
     mean = default.row("004-answer", Quantity="Mean over evaluations", Source=PUBLISHED)
     assert (mean["no KL"], mean["KL bundle"], mean["Difference"], mean["p"]) == ("1.935", "1.904", "-0.031", "0.563")
     assert default.row("004-answer", Quantity="Rating")["no KL"] == "5 of 5 stars"
-    assert default.told("004-answer").startswith("Published curves: not separated (p 0.563). Ours, held-out, ")
+    assert default.messages("004-answer").startswith("Published curves: not separated (p 0.563). Ours, held-out, ")
     held_out = default.rows("004-answer", Quantity="Held-out")
     assert [row["Decoding"] for row in held_out] == ["greedy", "sampled"]
     for mode in ("greedy", "sampled"):
@@ -105,10 +105,10 @@ def test_step_by_step_is_as_printed_with_computed_remarks(default: Tabulated) ->
     assert ([float(row["no KL"]) for row in rows], [float(row["KL bundle"]) for row in rows]) == (NO_KL, KL)
     printed = [-0.123, -0.148, -0.072, 0.085, 0.220, 0.040, -0.200, 0.120, -0.197]
     assert [float(row["Difference"]) for row in rows] == pytest.approx(printed, abs=1e-9)
-    said = {row["Step"]: row["Remark"] for row in rows}
+    sentence = {row["Step"]: row["Remark"] for row in rows}
     # the document calls step 25 a sharp fall; that of step 15 was larger
-    assert said["15"] == "no KL ahead; both fall; largest fall of no KL; largest fall of KL bundle"
-    assert said["40"] == "KL bundle ahead; no KL falls; KL bundle rises; best of KL bundle"
+    assert sentence["15"] == "no KL ahead; both fall; largest fall of no KL; largest fall of KL bundle"
+    assert sentence["40"] == "KL bundle ahead; no KL falls; KL bundle rises; best of KL bundle"
     assert default.row("004-step-by-step", Step="0")["Remark"] == ""  # the documents evaluated no start
 
 
@@ -175,8 +175,8 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
     assert refs["004-stability"] <= refs["004-assessment"] | refs["advice"]
     row = found.row("004-assessment", Dimension="Best", Source=OURS, Decoding="greedy")
     assert row["By the test"].startswith("not separated (p ")
-    for said in ("Against: it may limit", "Leave it out for the highest"):
-        advice = found.row("advice", **{"The document": said})
+    for sentence in ("Against: it may limit", "Leave it out for the highest"):
+        advice = found.row("advice", **{"The document": sentence})
         assert advice["Verdict"] == "not separated"
         assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
 
@@ -191,16 +191,16 @@ def test_drift_is_evaluated_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) 
 
 def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     arms = tuple(arm.model_copy(update={"seeds": (0,)}) for arm in ARMS)
-    kept = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
-    single = [row._replace(runs=1) if row.runs == 3 else row for row in kept]
+    selected = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
+    single = [row._replace(runs=1) if row.runs == 3 else row for row in selected]
     study = Study(arms=arms)
     found = tabulate(single, study, arms=arms, is_evaluated=True)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not evaluated", "not separated", "not tested", ""}
-    told = found.told("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
-    assert told.count("not shown with one seed.") == 2
-    assert not any(word in told for word in ("separated", "["))
+    messages = found.messages("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
+    assert messages.count("not shown with one seed.") == 2
+    assert not any(word in messages for word in ("separated", "["))
 
 
 def test_without_published_numbers_ours_stand_alone(evidence: list[EvidenceRow]) -> None:

@@ -155,7 +155,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
 ) -> None:
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
     assert stage(per_question=tuple(paths), config=config, **out) == 20
-    made = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
+    artefacts = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
     templates = ROOT / "lever_pipe/report/templates"
     missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
     build_grid(
@@ -163,7 +163,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
         templates=tuple(templates / f"{name}.html.j2" for name in ("page", "blocks", "sentences", "grid")),
         style=templates / "report.css",
         script=templates / "report.js",
-        **made,
+        **artefacts,
         config=BuildGridConfig(
             title="",
             samples=config.samples,
@@ -173,7 +173,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
             data={"world": "mine/questions.json"},
         ),
     )
-    text = made["page"].read_text()
+    text = artefacts["page"].read_text()
     # Own ties with random in uniform pools and lies below it in the others; all eight trained cells lie above.
     assert "better than random: 8, worse: 1, undecided: 1." in text
     assert (
@@ -187,9 +187,9 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     assert "No answer of any policy was right" not in text
     assert "it &lt;costs&gt; 3 days" in text
     assert 'class="plot' in text
-    assert made["map_png"].read_bytes().startswith(b"\x89PNG")
-    shown = page.primary(pd.read_csv(out["leaderboard"]), N)
-    best = {row["Prompts at most"]: row["Policy"] for row in page.best_by_budget(shown).rows}
+    assert artefacts["map_png"].read_bytes().startswith(b"\x89PNG")
+    displayed = page.primary(pd.read_csv(out["leaderboard"]), N)
+    best = {row["Prompts at most"]: row["Policy"] for row in page.best_by_budget(displayed).rows}
     # The same accuracy in both pools, and of both selectors.
     equal = "and {} more with equal accuracy"
     assert best == {0: f"similar image (RICES) {equal.format(1)}", 1000: f"world: rce {equal.format(3)}"}
@@ -199,11 +199,13 @@ def test_an_own_selector_is_tested_against_every_usual_baseline(
     config: CompareCellsConfig, paths: list[Path], tmp_path: Path
 ) -> None:
     """In one setting: RICES (45 %) is better than the own selector (30 %), zero shot (20 %) is worse."""
-    kept = [i for i, cell in enumerate(config.evaluated) if cell.sampler == "uniform" and "/preset" not in cell.policy]
-    kept = [i for i in kept if not config.evaluated[i].policy.startswith("preset")]
-    alone = config.model_copy(update={"evaluated": tuple(config.evaluated[i] for i in kept), "reference": ""})
+    selected = [
+        i for i, cell in enumerate(config.evaluated) if cell.sampler == "uniform" and "/preset" not in cell.policy
+    ]
+    selected = [i for i in selected if not config.evaluated[i].policy.startswith("preset")]
+    alone = config.model_copy(update={"evaluated": tuple(config.evaluated[i] for i in selected), "reference": ""})
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
-    stage(per_question=tuple(paths[i] for i in kept), config=alone, **out)
+    stage(per_question=tuple(paths[i] for i in selected), config=alone, **out)
     compared = pd.read_csv(out["comparisons"])
     rows = compared[compared["family"] == OWN_BASELINES]
     assert [str(GridCell.parse(name).policy) for name in rows["right"]] == [
@@ -233,15 +235,15 @@ def test_what_speaks_against_a_grid_is_found(accuracies: tuple[float, ...], doub
 def test_without_arms_own_selectors_stand_against_random_alone(
     config: CompareCellsConfig, paths: list[Path], tmp_path: Path
 ) -> None:
-    kept = [i for i, cell in enumerate(config.evaluated) if cell.policy.startswith(("baseline/random", "own/"))]
-    named = [config.evaluated[i] for i in kept]
+    selected = [i for i, cell in enumerate(config.evaluated) if cell.policy.startswith(("baseline/random", "own/"))]
+    named = [config.evaluated[i] for i in selected]
     marks = [cell.model_copy(update={"policy": "baseline/similar_both"}) for cell in named if "own/" in cell.policy]
     cells = (*named, *marks)
-    owns = [paths[i] for i in kept if "own/" in config.evaluated[i].policy]
+    owns = [paths[i] for i in selected if "own/" in config.evaluated[i].policy]
     for path in owns:  # two policies of a batch that earn the same
         (own,) = storage.read_rows(path, PolicyScores)
         storage.write_rows(path, [own, own.model_copy(update={"policy": "baseline/similar_both"})])
-    files = tuple(paths[i] for i in kept) + tuple(owns)
+    files = tuple(paths[i] for i in selected) + tuple(owns)
     alone = config.model_copy(update={"evaluated": cells, "reference": ""})
     _, compared = compare_cells(files, alone)
     assert all(row.left != row.right for row in compared["world"])

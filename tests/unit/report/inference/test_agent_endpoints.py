@@ -164,10 +164,12 @@ def test_tasks_without_a_sound_episode_are_left_out_everywhere(
     whole, lost = (read_episodes(path) for path in (paths["episodes_table"], tmp_path / "lost.csv"))
     assert set(lost.means) == set(whole.means)
     for location, means in lost.means.items():
-        kept = [task != "val-003" for task in whole.means[location].tasks]
+        selected = [task != "val-003" for task in whole.means[location].tasks]
         assert len(means.tasks) == {"val": 7, "test": 12}[location[2]]
         assert means.n_rollouts == whole.means[location].n_rollouts
-        assert list(means.values["reward"]) == pytest.approx(whole.means[location].values["reward"][kept], abs=1e-12)
+        assert list(means.values["reward"]) == pytest.approx(
+            whole.means[location].values["reward"][selected], abs=1e-12
+        )
     assert "1 of 8 tasks of split val lack a sound episode somewhere" in caplog.text
     rows.loc[rows["task_id"].str.startswith("test"), "end"] = "failed"
     rows.to_csv(tmp_path / "all.csv", index=False)

@@ -16,7 +16,7 @@ def rce(epoch: int, preset: str = "main") -> str:
     return f"preset~{preset}/rce/epoch~{epoch}"
 
 
-def drawn(beta: str, epoch: int, base: int = 5) -> str:
+def sampled(beta: str, epoch: int, base: int = 5) -> str:
     return f"preset~main/on_policy/base~{base}/beta~{beta}/epoch~{epoch}"
 
 
@@ -78,14 +78,14 @@ def test_without_rce_or_betas_families_are_left_out() -> None:
 
 
 OFFLINE = [rce(2), rce(5), *(grpo(beta, e) for beta in ("0", "0.15", "0.18") for e in (1, 2))]
-ON_POLICY = [drawn(beta, e) for beta in ("0", "0.15", "1") for e in (1, 2, 3)]
+ON_POLICY = [sampled(beta, e) for beta in ("0", "0.15", "1") for e in (1, 2, 3)]
 EXTRA_OBJECTIVES = [*(lower(e) for e in (1, 2, 3)), *(upper(e) for e in (1, 2, 3))]
 
 
 SFT, TWO = "preset~main/sft/epoch~3", [rce(2), rce(5), *(grpo(b, 1, base) for base in (2, 5) for b in ("0.12", "0.15"))]
 EVERY = [*OFFLINE, *ON_POLICY, *EXTRA_OBJECTIVES]
-BOTH = [rce(2), rce(5), *(of("0.15", 1, base) for of in (grpo, drawn) for base in (2, 5)), upper(1, 2), upper(1, 5)]
-OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
+BOTH = [rce(2), rce(5), *(of("0.15", 1, base) for of in (grpo, sampled) for base in (2, 5)), upper(1, 2), upper(1, 5)]
+OF_BOTH = [(sampled(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
 """Each mode after its own last common epoch, and only where both have the beta."""
 
 
@@ -99,10 +99,10 @@ OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
         # the latest base fills the documents, and every base meets its own
         (TWO, "document-001/epoch~1", [(grpo("0.12", 1), grpo("0.15", 1))]),
         (TWO, "grpo-against-rce", [(grpo(b, 1, base), rce(base)) for base in (2, 5) for b in ("0.12", "0.15")]),
-        (BOTH, "on-policy-against-rce", [(drawn("0.15", 1, base), rce(base)) for base in (2, 5)]),
-        (BOTH, "on-policy-against-offline", [(drawn("0.15", 1, base), grpo("0.15", 1, base)) for base in (2, 5)]),
+        (BOTH, "on-policy-against-rce", [(sampled("0.15", 1, base), rce(base)) for base in (2, 5)]),
+        (BOTH, "on-policy-against-offline", [(sampled("0.15", 1, base), grpo("0.15", 1, base)) for base in (2, 5)]),
         (BOTH, "on-policy-betas", []),
-        (BOTH, "extra_objectives", [(upper(1), of) for of in (rce(5), drawn("0.15", 1), "baseline/oracle")]),
+        (BOTH, "extra_objectives", [(upper(1), of) for of in (rce(5), sampled("0.15", 1), "baseline/oracle")]),
         (EVERY, "on-policy-against-offline", OF_BOTH),
         ([*EVERY, grpo("0.15", 3)], "on-policy-against-offline", OF_BOTH),  # one longer run moves no common epoch
         (
@@ -110,9 +110,9 @@ OF_BOTH = [(drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
             "extra_objectives",
             [
                 (lower(3), rce(5)),
-                (drawn("0", 3), lower(3)),
+                (sampled("0", 3), lower(3)),
                 (upper(3), rce(5)),
-                (upper(3), drawn("0", 3)),
+                (upper(3), sampled("0", 3)),
                 (upper(3), "baseline/oracle"),
             ],
         ),
@@ -147,7 +147,7 @@ def test_documents_are_read_near_200_and_the_rest_at_the_largest_count() -> None
     assert {n for name, n in samples.items() if not name.startswith("document")} == {400}
 
 
-OVER, DRAWN_OVER = grpo("all", 2), drawn("all", 3)
+OVER, SAMPLED_OVER = grpo("all", 2), sampled("all", 3)
 
 
 def test_the_primary_families_hold_the_primary_endpoint_only_and_come_first() -> None:
@@ -159,10 +159,10 @@ def test_the_primary_families_hold_the_primary_endpoint_only_and_come_first() ->
         "grpo-over-betas": ((OVER, rce(5)),),
         "grpo-against-rce": tuple((grpo(b, 2), rce(5)) for b in ("0", "0.15", "0.18")),
         "grpo-betas": tuple((grpo(b, 2), grpo("0", 2)) for b in ("0.15", "0.18")),
-        "on-policy-over-betas": ((DRAWN_OVER, rce(5)),),
-        "on-policy-against-rce": tuple((drawn(b, 3), rce(5)) for b in ("0", "0.15", "1")),
-        "on-policy-betas": tuple((drawn(b, 3), drawn("0", 3)) for b in ("0.15", "1")),
-        "on-policy-against-offline": tuple((drawn(b, 3), grpo(b, 2)) for b in ("0", "0.15")),
+        "on-policy-over-betas": ((SAMPLED_OVER, rce(5)),),
+        "on-policy-against-rce": tuple((sampled(b, 3), rce(5)) for b in ("0", "0.15", "1")),
+        "on-policy-betas": tuple((sampled(b, 3), sampled("0", 3)) for b in ("0.15", "1")),
+        "on-policy-against-offline": tuple((sampled(b, 3), grpo(b, 2)) for b in ("0", "0.15")),
     }
     for name in primary:
         assert (found[name].shots, found[name].samples, found[name].adjusted_with) == (("mean",), 400, name)

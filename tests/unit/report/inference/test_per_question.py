@@ -65,12 +65,12 @@ def group(name: str, *runs: str) -> GroupScores:
 
 def test_two_trained_groups_meet_on_the_seeds_of_both() -> None:
     rce = group("rce", *(f"preset~p/rce/seed~{s}/epoch~1" for s in (2, 0, 1)))
-    drawn = group("drawn", *(f"preset~p/on_policy/base~1/beta~0/seed~{s}/epoch~1" for s in (1, 2, 7)))
-    left, right = on_common_seeds(rce, drawn)
+    sampled = group("drawn", *(f"preset~p/on_policy/base~1/beta~0/seed~{s}/epoch~1" for s in (1, 2, 7)))
+    left, right = on_common_seeds(rce, sampled)
     assert (left.seeds, right.seeds) == (("2", "1"), ("2", "1"))
     assert left.shares_seeds_with(right)
     marked = np.arange(3.0)[:, None, None] + np.zeros((3, 2, 1))  # each run by its number
-    left, right = on_common_seeds(replace(rce, accuracies=marked), replace(drawn, accuracies=marked))
+    left, right = on_common_seeds(replace(rce, accuracies=marked), replace(sampled, accuracies=marked))
     assert (left.accuracies[:, 0, 0].tolist(), right.accuracies[:, 0, 0].tolist()) == ([0.0, 2.0], [1.0, 0.0])
     oracle = group("oracle", "baseline/oracle")
     other = group("other", "preset~p/rce/seed~9/epoch~1")

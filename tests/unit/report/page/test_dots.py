@@ -20,9 +20,9 @@ def number(value: float, half: float = 1.0) -> Estimate:
 
 
 def summary(*rows: tuple[str, list[tuple[MarkKind, Estimate]]], has_keys: bool = False) -> Summary:
-    drawn = tuple(SummaryRow(label, tuple(marks)) for label, marks in rows)
+    plotted = tuple(SummaryRow(label, tuple(marks)) for label, marks in rows)
     keys = (("a", message("a")), ("b", message("b"))) if has_keys else ()
-    return Summary("x", message("title"), {}, drawn, message("axis"), (), keys)  # type: ignore[arg-type]
+    return Summary("x", message("title"), {}, plotted, message("axis"), (), keys)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

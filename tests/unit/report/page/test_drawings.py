@@ -11,7 +11,7 @@ from lever_pipe.report.figures import style
 from lever_pipe.report.page import drawings
 
 
-def drawn(tmp_path, title: str = "Title <b>") -> str:  # type: ignore[no-untyped-def]
+def plotted(tmp_path, title: str = "Title <b>") -> str:  # type: ignore[no-untyped-def]
     with style.styled():
         figure, (left, right) = style.panels(1, 2, height=3.0)
         for axes in (left, right):
@@ -29,7 +29,7 @@ def inline(svg: str, name: str = "f") -> str:
 
 @pytest.fixture(scope="module")
 def svg(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return drawn(tmp_path_factory.mktemp("svg"))
+    return plotted(tmp_path_factory.mktemp("svg"))
 
 
 def test_ids_differ_between_figures_and_references_hit_them(svg: str) -> None:
@@ -65,8 +65,8 @@ def test_a_figure_is_drawn_once_a_file_as_it_would_be(
     """Each of its two panels; the library draws all twice, the first time for the layout alone."""
     drawings_of, own = list[Axes](), Axes.draw
     monkeypatch.setattr(Axes, "draw", lambda axes, renderer: (drawings_of.append(axes), own(axes, renderer)))
-    assert drawn(tmp_path) == svg
+    assert plotted(tmp_path) == svg
     assert len(drawings_of) == 2
     monkeypatch.setattr(style, "DrawnOnce", Figure)
-    assert drawn(tmp_path) == svg
+    assert plotted(tmp_path) == svg
     assert len(drawings_of) == 2 + 4

@@ -23,8 +23,8 @@ def table(*rows: Row, **more: Any) -> Table:
 
 
 def html(*rows: Row, **more: Any) -> str:
-    made = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
-    return str(made.table(table(*rows, **more), "tables/t1"))
+    artefacts = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
+    return str(artefacts.table(table(*rows, **more), "tables/t1"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
@@ -55,17 +55,17 @@ def test_a_line_shows_whose_it_is_and_leads_to_its_footnote() -> None:
 )
 def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
     _, ends = Estimate(0.6, 2, low=low, high=high, interval_digits=1).parts
-    shown = [float(end) for end in ends.strip("[]").split(", ")]
-    assert (shown[0] <= 0 <= shown[1]) is (low <= 0 <= high)
-    assert shown == pytest.approx([low, high], abs=0.05)
+    displayed = [float(end) for end in ends.strip("[]").split(", ")]
+    assert (displayed[0] <= 0 <= displayed[1]) is (low <= 0 <= high)
+    assert displayed == pytest.approx([low, high], abs=0.05)
     csv = as_csv(table({"Name": "a", "Head": Estimate(0.6, 2, low=low, high=high)}), TRANSLATOR)
     assert (float(csv.split(",")[-2]) > 0) is (low > 0)
 
 
 def test_latex_and_markdown_escape_their_special_characters() -> None:
     special = "a_b 5% & $x$ #1 {c} ~ ^ \\\\ <d> | *e* `f"
-    made = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
-    latex = as_latex(made, TRANSLATOR)
+    artefacts = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
+    latex = as_latex(artefacts, TRANSLATOR)
     escaped = (
         r"a\_b 5\% \& \$x\$ \#1 \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{}\textbackslash{} "
         r"\textless{}d\textgreater{} \textbar{} *e* `f"
@@ -76,7 +76,7 @@ def test_latex_and_markdown_escape_their_special_characters() -> None:
     assert r"\textsuperscript{a} 50\% of \_it\_" in latex
     assert r"\caption{A \textless{}title\textgreater{}}" in latex
     assert latex.count("&") - latex.count(r"\&") == 2  # one between two cells, in the head and in the row
-    markdown = as_markdown(made, TRANSLATOR)
+    markdown = as_markdown(artefacts, TRANSLATOR)
     escaped = r"a_b 5% & $x$ #1 {c} ~ ^ \\\\ \<d\> \| \*e\* \`f"
     assert markdown.count(escaped) == 2
     assert r"50% of \_it\_" in markdown
@@ -90,15 +90,17 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
 
 
 def test_a_question_and_a_reply_are_no_markup() -> None:
-    made: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
-    shown = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
-    rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [shown]}}
-    turns = [{"said": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
+    artefacts: Any = (
+        pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
+    )
+    displayed = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
+    rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [displayed]}}
+    turns = [{"text": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
     task = {"request": "<b>", "hidden": [{"text": "<b>"}], "ceiling": 2.5}
     question = {"question": "<b>", "references": ["<b>"], "rows": rows, "image": "0"}
     gallery = {"questions": [question], "pictures": {"1": {"uri": "data:,", "width": 2, "height": 1}}}
-    told = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
-    texts = f"{made.gallery(gallery)}{made.dialogues({'tasks': [told]})}"
+    messages = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
+    texts = f"{artefacts.gallery(gallery)}{artefacts.dialogues({'tasks': [messages]})}"
     assert "<b>" not in texts
     assert texts.count("&lt;b&gt;") >= 10
     assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only what the gallery holds

@@ -53,14 +53,14 @@ def test_grpo_helps_where_only_on_policy_is_separated() -> None:
 def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     over = small.OFFLINE.format("all")
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
-    _, grpo = texts(small.of_lever(drawn=False) + rows)
+    _, grpo = texts(small.of_lever(sampled=False) + rows)
     assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
     dots = {
-        TRANSLATOR.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(drawn=False) + rows)[1].rows
+        TRANSLATOR.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(sampled=False) + rows)[1].rows
     }
     levels = [60.25 + 0.61 - i * 0.61 / 4 for i in range(3)]
     assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # what the sentence is about
-    alone = [TRANSLATOR.text(row.label) for row in summaries(small.of_lever(drawn=False))[1].rows]
+    alone = [TRANSLATOR.text(row.label) for row in summaries(small.of_lever(sampled=False))[1].rows]
     assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 
 
@@ -70,13 +70,13 @@ NONE = "No GRPO run is part of this configuration."
 @pytest.mark.parametrize(
     ("rows", "beta", "grpo"),
     [
-        (small.of_lever(("0.15",), drawn=False), "Only KL_BETA 0.15 ran; a comparison needs two.", "Not shown."),
+        (small.of_lever(("0.15",), sampled=False), "Only KL_BETA 0.15 ran; a comparison needs two.", "Not shown."),
         (
-            small.of_lever((), drawn=False),
+            small.of_lever((), sampled=False),
             NONE,
             NONE,
         ),
-        (small.of_lever(drawn=False), "None stands out.", "Not shown."),
+        (small.of_lever(sampled=False), "None stands out.", "Not shown."),
         (
             small.of_lever(),
             "None stands out offline; on-policy, KL_BETA 1 scores lower than 0.",
@@ -92,7 +92,7 @@ def test_a_manifest_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: s
 
 
 @pytest.mark.parametrize(
-    ("levels", "told"),
+    ("levels", "messages"),
     [
         ((60.0, 60.0, 60.0), "Offline: all 3 values tie;"),
         ((60.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
@@ -100,23 +100,23 @@ def test_a_manifest_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: s
         ((59.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0.15 highest;"),
     ],
 )
-def test_equal_values_tie(levels: tuple[float, ...], told: str) -> None:
+def test_equal_values_tie(levels: tuple[float, ...], messages: str) -> None:
     by_group = {small.OFFLINE.format(beta): level for beta, level in zip(small.BETAS, levels, strict=True)}
     rows = [
         row._replace(value=by_group[row.subject]) if row.subject in by_group and not row.against else row
-        for row in small.of_lever(drawn=False)
+        for row in small.of_lever(sampled=False)
     ]
-    assert told in texts(rows)[0]
+    assert messages in texts(rows)[0]
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "told"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
+    ("accuracies", "messages"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
 )
-def test_equal_shots_tie(accuracies: tuple[float, ...], told: str) -> None:
+def test_equal_shots_tie(accuracies: tuple[float, ...], messages: str) -> None:
     side: Any = SimpleNamespace(
         context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *location: Estimate(accuracies[location[-1] - 1], 1)
     )
-    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == told
+    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == messages
 
 
 def test_one_seed_is_told() -> None:
@@ -126,7 +126,7 @@ def test_one_seed_is_told() -> None:
 
 def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
     rows = small.of_lever()
-    name = small.DRAWN.format("0").replace("on_policy", "reinforce")
+    name = small.SAMPLED_RUNS.format("0").replace("on_policy", "reinforce")
     rows += small.accuracy(name, 62.5, runs=1)
     rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
     (ladder,) = tables(ReportContext(Evidence(rows), small.config("lever")))

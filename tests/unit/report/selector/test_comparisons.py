@@ -16,7 +16,7 @@ ENGLISH = Translator("en")
 RCE, SMALL, LARGE = (
     f"preset~main/{name}" for name in ("rce/epoch~5", "grpo/base~5/beta~0/epoch~3", "grpo/base~5/beta~0.15/epoch~3")
 )
-DRAWN = "preset~main/on_policy/base~5/beta~0/epoch~3"
+SAMPLED_RUNS = "preset~main/on_policy/base~5/beta~0/epoch~3"
 
 
 def level_rows(subject: str, value: float) -> list[EvidenceRow]:
@@ -55,18 +55,18 @@ def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> No
     found = built()
     (line,) = texts(found["comparisons-primary"])
     heads = [ENGLISH.text(head) for head in found["comparisons-primary"].heads]
-    shown = dict(zip(heads, line, strict=True))
-    assert shown["Shot 1"] == "+3.0 [-1.0, 9.0]"  # of the family by shots
-    assert shown["Mean"] == "+2.00 [-1.0, 9.0]"
-    assert shown["Holm p"] == "0.010"  # of the mean alone
+    displayed = dict(zip(heads, line, strict=True))
+    assert displayed["Shot 1"] == "+3.0 [-1.0, 9.0]"  # of the family by shots
+    assert displayed["Mean"] == "+2.00 [-1.0, 9.0]"
+    assert displayed["Holm p"] == "0.010"  # of the mean alone
     assert [line[0] for line in texts(found["comparisons-secondary"])] == ["Document 001, epoch 3"]
 
 
 def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
-    logged = [EvidenceRow("lever", DRAWN, "kl_exact", 9.0)]
-    measured = [EvidenceRow("lever", DRAWN, "kl_to_base", 0.25, at="from base")]
+    logged = [EvidenceRow("lever", SAMPLED_RUNS, "kl_exact", 9.0)]
+    measured = [EvidenceRow("lever", SAMPLED_RUNS, "kl_to_base", 0.25, at="from base")]
     for rows in (logged + measured, measured):
-        table = built(*level_rows(DRAWN, 75.0), *rows)["modes"]
+        table = built(*level_rows(SAMPLED_RUNS, 75.0), *rows)["modes"]
         heads = [ENGLISH.text(head) for head in table.heads]
         assert dict(zip(heads, texts(table)[1], strict=True))["KL to RCE"] == "0.250"
 
@@ -75,5 +75,5 @@ def test_every_extra_objective_next_to_on_policy_runs_has_its_line_and_name() ->
     of_marks = {"reinforce": "reinforce/base~5/beta~0", "continued": "continued/base~5", "distil": "distil/base~5"}
     assert set(of_marks) == set(get_args(ExtraObjective))
     rows = [row for name in of_marks.values() for row in level_rows(f"preset~main/{name}/epoch~3", 75.0)]
-    shown = [line[0] for line in texts(built(*level_rows(DRAWN, 75.0), *rows)["modes"])]
-    assert shown[-3:] == ["REINFORCE", "RCE continued", "Oracle distillation"]
+    displayed = [line[0] for line in texts(built(*level_rows(SAMPLED_RUNS, 75.0), *rows)["modes"])]
+    assert displayed[-3:] == ["REINFORCE", "RCE continued", "Oracle distillation"]

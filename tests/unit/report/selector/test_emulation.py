@@ -30,7 +30,7 @@ class EmulationReport(NamedTuple):
     verdict: str
 
 
-def told(pattern: Pattern) -> EmulationReport:
+def messages(pattern: Pattern) -> EmulationReport:
     texts = (pattern.bug.cell, pattern.control.cell, pattern.verdict)
     first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
     return EmulationReport(*first, *map(ENGLISH.text, texts))
@@ -47,7 +47,7 @@ def unchanged() -> dict[str, EmulationReport]:
 
 def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
     found = patterns(study_of(emulate, **changed))
-    named = {name_of(pattern): told(pattern) for pattern in found}
+    named = {name_of(pattern): messages(pattern) for pattern in found}
     assert len(named) == len(found)
     return named
 
@@ -98,13 +98,13 @@ def test_the_published_numbers_are_looked_up() -> None:
 
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
     found = evaluated()
-    shown = {name: (p.arm, p.with_bug, p.without) for name, p in found.items()}
-    assert shown["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
-    assert shown["repeated"] == ("pool", "100.0 %", "0.0 %")
-    assert shown["few-prompts"] == ("pool", "8", "20")
-    assert shown["reused-rows"] == ("pool", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
-    assert shown["kl-without-update"] == ("dropout", "0.09000", "0.00000")
-    assert shown["kl-falls"] == ("dropout", "0.09000; 0.08000", "0.00000; 0.00000")
+    displayed = {name: (p.arm, p.with_bug, p.without) for name, p in found.items()}
+    assert displayed["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
+    assert displayed["repeated"] == ("pool", "100.0 %", "0.0 %")
+    assert displayed["few-prompts"] == ("pool", "8", "20")
+    assert displayed["reused-rows"] == ("pool", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
+    assert displayed["kl-without-update"] == ("dropout", "0.09000", "0.00000")
+    assert displayed["kl-falls"] == ("dropout", "0.09000; 0.08000", "0.00000; 0.00000")
 
 
 def in_arm(
@@ -174,7 +174,7 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
     (table,) = tables(study_of(change=one_row).context)
-    assert "Without any bug, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.told(table)
+    assert "Without any bug, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.messages(table)
     everywhere = evaluated(change=same_control)["identical-rows-head"]
     assert everywhere.verdict == "also without the bug"
     assert coincidences(study_of(change=same_control))["epochs"] == ["1", "2", "3"]
@@ -210,16 +210,16 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a bug
     # of 6 statements 2 without a published number are set aside, reused rows are missed
     (table,) = tables(study_of().context)
-    assert "reproduces 3 of 4 published statements; 2 more" in sentences.told(table)
+    assert "reproduces 3 of 4 published statements; 2 more" in sentences.messages(table)
 
 
-def shown(name: str, study: Any) -> list[list[str]]:
+def displayed(name: str, study: Any) -> list[list[str]]:
     table = next(table for table in emulation.tables(study.context) if table.id == name)
     return [list(map(ENGLISH.text, row.values())) for row in table.rows]
 
 
 def test_the_accuracies_stand_below_the_published_ones() -> None:
-    rows = {tuple(row[:3]): row[3:] for row in shown("emulated-accuracies", study_of())}
+    rows = {tuple(row[:3]): row[3:] for row in displayed("emulated-accuracies", study_of())}
     # 50 + shots + 2 + 0.1 x place + epoch
     assert rows["none", "1", "0.18"] == ["54.40", "55.40", "56.40", "57.40", "55.90"]
     assert rows["head", "1", "0.18"] == ["53.00", "54.00", "55.00", "56.00", "54.50"]

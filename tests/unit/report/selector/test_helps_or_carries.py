@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
-from sentences import said
+from sentences import sentence
 
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.context import ReportContext
@@ -16,7 +16,7 @@ from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
 TRANSLATOR = Translator("en")
-BEST = small.DRAWN.format("1")
+BEST = small.SAMPLED_RUNS.format("1")
 
 
 def copied(group: str, llm: float) -> list[EvidenceRow]:
@@ -29,8 +29,8 @@ def of(*rows: EvidenceRow) -> ReportContext:
 
 
 def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
-    context = of(*copied(small.RCE, 0.6), *copied(small.DRAWN.format("0"), 0.7), *copied(BEST, 0.8))
-    text = said("section_selector", {"separated": [], "copying": best_and_base(context)})
+    context = of(*copied(small.RCE, 0.6), *copied(small.SAMPLED_RUNS.format("0"), 0.7), *copied(BEST, 0.8))
+    text = sentence("section_selector", {"separated": [], "copying": best_and_base(context)})
     assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in text
     assert "a vote over the answers shown 70.0 %" in text
     assert "it earns 40.0 % (with RCE 20.0 %" in text
@@ -49,7 +49,7 @@ def test_controls_stand_next_to_and_are_told_of_the_policy_that_earns_most() -> 
     values = dict(zip(CONTROLS, (0.3, 0.5, 0.7), strict=True))
     rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
     context = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
-    text = said("section_selector", {"separated": [], "copying": best_and_base(context)})
+    text = sentence("section_selector", {"separated": [], "copying": best_and_base(context)})
     assert "one run of On-policy GRPO, KL_BETA 1 earns 30.0 % with its demonstrations' images blank, 50.0 %" in text
     (table,) = tables(context)
     assert len(table.heads) == 1 + len(MEASURES) + len(CONTROLS)

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 import synthetic_page as small
-from sentences import said
+from sentences import sentence
 
 from lever_pipe.report import sources
 from lever_pipe.report.context import ReportContext
@@ -20,7 +20,7 @@ from lever_pipe.report.selector.data import scoring
 
 
 @pytest.mark.parametrize(
-    ("answers", "rule", "told"),
+    ("answers", "rule", "messages"),
     [
         ("stemmed", "when_they_disagree", ("annotations' answer, which OK-VQA stems", "where they differ")),
         ("raw", "always", ("words (raw_answer)", "always normalised")),
@@ -28,13 +28,13 @@ from lever_pipe.report.selector.data import scoring
     ],
 )
 def test_the_rules_and_the_emptied_answers_are_told(
-    tmp_path: Path, answers: str, rule: str, told: tuple[str, ...]
+    tmp_path: Path, answers: str, rule: str, messages: tuple[str, ...]
 ) -> None:
     path = tmp_path / "scoring.json"
     path.write_text(json.dumps({"answers": answers, "normalise_references": rule, "prompts": 3200, "emptied": 7}))
     context = ReportContext(Evidence([*small.of_lever(), *sources.facts("scoring", path)]), small.config("lever"))
-    text = said("section_limits", {"studies": ["lever"], "is_world": False, "scoring": scoring(context)})
-    assert all(part in text for part in (*told, "empties 7 of 3200 answers")), text
+    text = sentence("section_limits", {"studies": ["lever"], "is_world": False, "scoring": scoring(context)})
+    assert all(part in text for part in (*messages, "empties 7 of 3200 answers")), text
 
 
 def test_without_the_study_nothing_is_told() -> None:
