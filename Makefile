@@ -97,8 +97,8 @@ gpu: setup ## tests that need a CUDA device
 bench: setup ## packed engine against plain answering, hf and vLLM, in turns; writes docs/benchmarks.md
 	$(OF_BENCH) $(if $(wildcard .venv-vllm/complete),.venv-vllm/bin,$(BIN))/python -m benchmarks.answering
 
-bench-run: setup ## whole commands on a fresh clone; writes docs/pace.md
-	$(BIN)/python -m benchmarks.pace
+bench-run: setup ## whole commands on a fresh clone; writes docs/timings.md
+	$(BIN)/python -m benchmarks.timings
 
 bench-statistics: setup ## how often tests reject true nulls, simulated; writes its table into docs/report.md
 	$(BIN)/python -m benchmarks.statistics

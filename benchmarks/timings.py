@@ -18,14 +18,14 @@ from typing import NamedTuple
 from lever_pipe.base import numerics
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "pace.md"
+PAGE = ROOT / "docs" / "timings.md"
 PRODUCTION = "config/okvqa_qwen2_5_vl_3b.yaml"
 BETAS_OF_10_000_JOBS = 550
 JOBS = re.compile(r"^total\s+(\d+)", re.MULTILINE)
 
 HEAD = """# Pace
 
-<!-- Written by `make bench-run` from a run on a fresh clone; edit benchmarks/pace.py instead. -->
+<!-- Written by `make bench-run` from a run on a fresh clone; edit benchmarks/timings.py instead. -->
 
 | what | seconds | CPU seconds | gate | goal |
 |---|---|---|---|---|
@@ -130,7 +130,7 @@ def measure(clone: Path) -> Iterator[Measured]:
 
 def main() -> int:
     """Measure all commands on a clone of the last commit and write the page; status 1 if a gate is missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pace", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.timings", description=__doc__)
     parser.add_argument("--out", type=Path, default=PAGE, help="the page")
     parser.add_argument("--no-gate", action="store_true", help="report only")
     options = parser.parse_args()
