@@ -419,7 +419,7 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
 
 
 def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what `act` makes of each item, in their order, of several at one time; a problem drops what has not begun."""
+    """Yield what `act` makes of each item, in their order, of several at a time; an error drops what has not begun."""
     if workers == 1:
         yield from map(act, items)
         return

@@ -95,7 +95,7 @@ class Exclusion(Section):
 
 
 class Grid(Section):
-    """Axes of the grid, and what is evaluated in every setting; the other settings are those of the whole experiment."""
+    """Axes of the grid, and what is evaluated in every setting; all else is as in the whole experiment."""
 
     data: dict[Name, GridData] = Field({})
     """Data sets by name. Each lies over the experiment's `data`: it says what differs."""

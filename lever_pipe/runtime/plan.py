@@ -98,7 +98,7 @@ def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
 
 
 def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated epochs of one seed that learn from what the policy draws, and of the extra objectives beside them."""
+    """Return the evaluated epochs of one seed that learn from what the policy draws, and those of extra objectives."""
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
         return []

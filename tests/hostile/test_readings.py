@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "
 
 
 class Reader(NamedTuple):
-    """What reads a file: the file's name, its corrupted content, the call, and whether a value is what a content says."""
+    """What reads a file: the file's name, its corrupted content, the call, and whether a value is that of a content."""
 
     file: str
     corruptions: st.SearchStrategy[bytes]

@@ -112,7 +112,7 @@ class TrainingSample:
 def rewarded_by_kl(
     training_samples: Sequence[TrainingSample], groups: Sequence[int], weight: float
 ) -> list[TrainingSample]:
-    """Return training samples whose advantages hold the KL to the reference as a reward; `groups` says how many are compared."""
+    """Return training samples whose advantages include the KL as a reward; `groups` has the sizes of the groups."""
     sums = torch.stack([(sample.behaviour - sample.reference).double().sum() for sample in training_samples])
     added = torch.cat([kl_rewards(sums_N[None])[0] for sums_N in torch.split(sums, list(groups))])
     return [

@@ -32,7 +32,7 @@ def grpo_epoch(
     settings: Grpo,
     generator: torch.Generator,
 ) -> float:
-    """Take the steps of one epoch on what `selected_in_epoch` kept; return the weight of the penalty behind the last one.
+    """Take the steps of one epoch on what `selected_in_epoch` returns; return the penalty's weight after the last.
 
     The trained policy runs without dropout as the reference does: so the ratio is 1 and the penalty 0 before the first
     step. `kl_beta` is the weight at that step; with `adaptive_kl` it follows the penalty step by step.

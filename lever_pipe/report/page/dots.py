@@ -1,4 +1,4 @@
-"""A summary's plot as inline SVG: a dot and an interval for each mark, one row a label, over an axis with round ticks."""
+"""A summary's plot as inline SVG: a dot and an interval for each mark, a row a label, and an axis with round ticks."""
 
 from __future__ import annotations
 

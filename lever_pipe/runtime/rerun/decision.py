@@ -55,7 +55,7 @@ UNREADABLE = ""
 
 
 def check(artefact: Artefact, digests: Digests) -> Artefact:
-    """Return what an artefact is worth. What does not exist is nobody's problem: Snakemake makes what somebody needs."""
+    """Return what an artefact is worth. A missing file is no error: Snakemake makes what is needed."""
     origin = artefact.origin
     if origin is None:
         return artefact
@@ -236,7 +236,7 @@ def accept(artefact: Artefact) -> None:
 
 
 def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
-    """Yield a line for each file that is damaged or replaced, and for each manifest that cannot be read, up to a number."""
+    """Yield a line for each damaged or replaced file and each manifest that cannot be read, up to a number."""
     lines = []
     for artefact in artefacts:
         if artefact.origin is None:

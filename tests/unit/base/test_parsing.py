@@ -137,7 +137,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     (drawing({"shots": [2, 1]}), f"{ON_POLICY}.shots: must rise without repeats, got [2, 1]. Write [1, 2]."),
     (drawing({"shots": [1, 1]}), f"{ON_POLICY}.shots: must rise without repeats, got [1, 1]. Write [1]."),
     (drawing({"group": 1}), f"{ON_POLICY}.group: must be at least 2 with advantages='standardised', got 1. Raise it"),
-    (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{ON_POLICY}.shots: must be at most pools.size=15, got 16."),
+    (drawing({"shots": [1, 16]}) | {"pools": {"size": 15}}, f"{ON_POLICY}.shots: must be at most pools.size=15, got"),
     ({"presets": {"published": {"selector": {"head": "gru"}}}},
      "emulate.preset: must name a preset with selector.head: static, got 'published'."),
     ({"store": {"folder": "~nobody at all/x"}},

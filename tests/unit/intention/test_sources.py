@@ -188,7 +188,7 @@ def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
         ([(OURS, "v")], r"val\.parquet: expected no task of .*train\.parquet; found 'v'"),
     ],
 )
-def test_a_invalid_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, Any]], message: str) -> None:
+def test_an_invalid_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, Any]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         intentiongym.read(None, parquet_files(tmp_path, *rows))
 

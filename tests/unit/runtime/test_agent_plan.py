@@ -192,7 +192,7 @@ INVALID_SCHEDULES: list[tuple[dict[str, Any], str]] = [
         ({"model": {"tiny": {"kv_heads": 3}}}, "intention.model.tiny.kv_heads: must divide heads=4, got 3."),
     ],
 )
-def test_a_invalid_section_is_one_line_with_its_place(changes: dict[str, Any], problem: str) -> None:
+def test_an_invalid_section_is_one_line_with_its_place(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:
         experiment(**changes)
     assert problem in str(raised.value)

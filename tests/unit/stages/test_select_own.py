@@ -58,7 +58,7 @@ def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
         ('"', "expected a CSV file"),
     ],
 )
-def test_a_invalid_file_is_refused_by_line(tmp_path: Path, text: str, output: str) -> None:
+def test_an_invalid_file_is_refused_by_line(tmp_path: Path, text: str, output: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(RecordError, match=output):

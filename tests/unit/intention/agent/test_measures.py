@@ -71,7 +71,7 @@ def test_an_episode_that_the_user_ended_is_compared_with_nothing(end: EndReason)
 
 
 def measured(episodes: list[Episode], **counts: int) -> dict[str, float]:
-    """Return the values of a step whose training samples lie 1 above and 1 below the reference, their entropies 0.5 a place."""
+    """Return the values of a step whose samples lie 1 above and 1 below the reference, their entropies 0.5 a token."""
     training_samples, before = [], []
     for each in episodes:
         positions = token_positions_of(each)
