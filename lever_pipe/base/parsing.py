@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
@@ -27,6 +27,12 @@ KINDS = {
 YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
 DISPLAY_LIMIT = 3
 """Places that are told of a key which stands in several sections."""
+RENAMED: Mapping[str, Sequence[str]] = {
+    "member": ("engine", "plugin"),
+    "marks": ("extra_objectives",),
+    "same_everywhere": ("portable",),
+}
+"""Old keys and values, and what they are called now."""
 
 
 def parse_model(model: type[S], values: Any, *, source: str) -> S:
@@ -85,7 +91,7 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         yield from (f"{dotted((*location, *below))}: {text}" for below, text in context["problems"])
     elif kind == "extra_forbidden":
         keys = _keys_at(model, location[:-1])
-        remedy = did_you_mean(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
+        remedy = _remedy(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
         if len(location) == 1 and (deeper := [key for key in keys_in(model) if key.endswith(f".{location[0]}")]):
             sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:DISPLAY_LIMIT])
             remedy = f"It stands in a section: {sections}."
@@ -95,7 +101,7 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     else:
         seen = "" if kind == "missing" else f", got {displayed(error['input'])}"
         names = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
-        near = did_you_mean(str(error["input"]), names, "")
+        near = _remedy(str(error["input"]), names, "")
         yield f"{shortened(dotted(location))}: {_demand(error)}{seen}. {near}".rstrip()
 
 
@@ -119,3 +125,9 @@ def _keys_at(model: type[Section], location: tuple[int | str, ...]) -> list[str]
     known = (key.replace("[]", ".[]").split(".") for key in keys_in(model))
     candidates = (key for key in known if len(key) == len(location) + 1)
     return [key[-1] for key in candidates if all(map(lambda name, at: name in (at, "[]", "NAME"), key, location))]
+
+
+def _remedy(name: str, names: Sequence[str], otherwise: str) -> str:
+    """Return what to do about an unknown key or value: its new name, the nearest one, or `otherwise`."""
+    new = next((new for new in RENAMED.get(name, ()) if new in names), "")
+    return f"It is called '{new}' now." if new else did_you_mean(name, names, otherwise)

@@ -15,16 +15,26 @@ from types import ModuleType
 from pydantic import AfterValidator
 
 import lever_pipe
-from lever_pipe.base.errors import UnknownNameError, shortened
+from lever_pipe.base.errors import ConfigError, UnknownNameError, shortened
 from lever_pipe.base.sections import did_you_mean
 
 VARIABLE = "LEVER_PIPE_PLUGINS"
+RENAMED_VARIABLE = "LEVER_PIPE_MEMBERS"
 PACKAGE = Path(lever_pipe.__file__).parent
 LISTED = "Name one of {}, or add the module."
 
 
 def roots() -> list[Path]:
-    """Return the folders that hold plugins: the package, then those that the environment names."""
+    """Return the folders that hold plugins: the package, then those that the environment names.
+
+    Raises:
+        ConfigError: the variable has its old name.
+    """
+    if RENAMED_VARIABLE in os.environ:
+        found = f"{RENAMED_VARIABLE}, its old name"
+        raise ConfigError(
+            f"the environment variable {VARIABLE}", found=found, do=f"Rename it: export {VARIABLE}=FOLDER."
+        )
     folders = os.environ.get(VARIABLE, "").split(os.pathsep)
     return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in folders if folder)]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lever_pipe.base import plugins
 from lever_pipe.base.errors import ConfigError, UnknownNameError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -55,6 +56,12 @@ def test_all_problems_are_told_at_once() -> None:
         ({"report": {"language": None}}, "report.language: must be 'en' or 'zh', got null."),
         ({"results": None}, "results: must be a text, got null."),
         ({"forked_jobs": 1}, "forked_jobs: must be true or false, got 1."),
+        ({"lvlm": {"member": "hf"}}, "lvlm.member: unknown key. It is called 'engine' now."),
+        ({"encoder": {"member": "clip"}}, "encoder.member: unknown key. It is called 'plugin' now."),
+        ({"arms": [{"preset": "a", "on_policy": {"marks": []}}]},  # an old name
+         "arms[0].on_policy.marks: unknown key. It is called 'ex"),
+        ({"numerics": "same_everywhere"},  # an old name
+         "numerics: input should be 'portable' or 'fastest', got 'same_everywhere'. It is called 'p"),
         ({"data": {"world": {"skew": True}}}, "data.world.skew: must be a number or a text, got true."),
     ],
 )  # fmt: skip
@@ -182,3 +189,9 @@ def test_what_a_rule_allows(values: dict[str, Any]) -> None:
 def test_a_plugin_that_is_none_is_refused_before_it_is_imported() -> None:
     with pytest.raises(UnknownNameError, match=r"found 'zzz'. Name one of .*, or add the module\."):
         plugin("lvlms", "zzz")
+
+
+def test_the_old_environment_variable_is_refused_with_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.RENAMED_VARIABLE, "somewhere")
+    with pytest.raises(ConfigError, match=f"{plugins.VARIABLE}=FOLDER"):
+        plugins.roots()
