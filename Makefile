@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup reproduce smoke test test-all test-vllm test-emulated test-failures test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
+.PHONY: help setup docs reproduce smoke test test-all test-vllm test-emulated test-failures test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,14 @@ format: setup ## rewrite the sources in the house format
 
 schema: setup ## write workflow/schemas/config.schema.json from the config models
 	$(BIN)/lever-pipe schema > workflow/schemas/config.schema.json
+
+docs: .venv-docs/complete ## the documentation as a site, with its links checked; the first page is site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+.venv-docs/complete: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check "$$(grep -o 'mkdocs-material==[^"]*' $<)"
+	@touch $@
 
 world: setup ## train the embedded world's models again (two readers and a CLIP, about 15 minutes on one core)
 	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0

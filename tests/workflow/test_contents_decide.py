@@ -292,7 +292,7 @@ class TestRecords:
         assert smoke.planned(*words, *target) == {}
 
 
-OWN = "results/own"
+OWN = "results/mine"
 OWN_GRPO, OWN_CELLS = (path.replace(RESULTS, OWN) for path in (GRPO, CELLS))
 OWN_EMBEDDINGS = tuple(f"{OWN}/lever/embeddings/{split}.safetensors" for split in ("train", "eval"))
 READ_AGAIN = {"prepare_examples": 1, "embed_examples": 1}
@@ -399,7 +399,7 @@ class TestOwnImages:
     def test_a_missing_image_is_planned_and_stops_a_run(self, own: Own) -> None:
         with own.exchanged("train", lambda image, _: image.unlink()) as image:
             assert own.planned()["prepare_examples"] == 2
-            elsewhere = ("--config", "results=results/else", "--", OWN_GRPO.replace("own", "else"))  # in the store
+            elsewhere = ("--config", "results=results/else", "--", OWN_GRPO.replace("mine", "else"))  # in the store
             done = own.project.call(*own.words, "--cores", "1", *elsewhere)
             location = image.relative_to(own.project.folder)
             messages = rf"expected an image for each question; found no {location} \(question \d+, entry \d+ of own/"

@@ -184,7 +184,7 @@ def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
     [
         ([(OURS, "a"), (OURS, "lost")], r"row 1: reward_model\.id: expected a task with details .*; found 'lost'"),
         ([(OURS, "a"), (OURS, "a")], r"row 1: reward_model\.id: expected .* that no earlier row names; found 'a'"),
-        ([(OURS, None)], r"row 0: reward_model\.id: expected a task .*; found None"),
+        ([(OURS, None)], r"row 0: reward_model\.id: expected a task .*; found null"),
         ([(OURS, "v")], r"val\.parquet: expected no task of .*train\.parquet; found 'v'"),
     ],
 )

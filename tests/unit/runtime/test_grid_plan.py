@@ -225,7 +225,7 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),
         ({"data": {"world": {"world": {"n_train": 64}}}}, "must be below grid.data.world.world.n_train=64"),
-        ({"arms": [{"preset": "world", "base_rce_epochs": [1, 2]}]}, r"base_rce_epochs: tuple should have at most 1"),
+        ({"arms": [{"preset": "world", "base_rce_epochs": [1, 2]}]}, r"base_rce_epochs: must have at most 1 entry"),
         ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
         (
             {"policies": {"mine": {"selections": {"worlds": "f.csv"}}}},
