@@ -45,7 +45,7 @@ _QUOTA = "Raise the account's budget or quota, then run again: finished answers 
 _REMEDIES = {
     401: "Export a valid key in the variable that its connection's api_key_variable names.",
     402: _QUOTA,
-    403: "Use a key that may ask this model.",
+    403: "Use a key with access to this model.",
     404: "Check the address and the configured model's name.",
     405: "Check the address: it must lead to an OpenAI-compatible server.",
     **dict.fromkeys(
@@ -68,7 +68,7 @@ _SETTINGS = {
     " intention.execution.connection or .served).",
     "max_completion_tokens": "Set token_limit_field: max_tokens in its connection.",
     "temperature": "Set temperature: null (in lvlm.decode, intention.simulator.endpoint or the entry of"
-    " intention.served): the server's own holds then.",
+    " intention.served): the server's default then applies.",
     "repetition_penalty": "Set lvlm.decode.repetition_penalty: 1.",
     **dict.fromkeys(("seed", "tools", "tool_choice"), "Use a model and a server that support it."),
 }
@@ -305,7 +305,7 @@ class Chat:
     def _body_despite(self, problem: APIStatusError) -> bytes:
         """Return the body of an answer with an error status; raise the errors of `_body` for others."""
         status = problem.status_code
-        # Servers may quote the key, and messages end up in logs. An empty key must match nothing, as a line break does here.
+        # Servers may quote the key, and messages go to logs. An empty key must match nothing, as a line break does.
         message = shortened(" ".join(_words_of(problem).split())).replace(self._access.key or "\n", "(not shown)")
         found = f"HTTP {status}: {message}"
         if remedy := _remedy_of(problem):
