@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: lever-pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
+        # Before the stage's module imports the numeric libraries, which read the number once.
         process_environment.set_threads(options.threads)
         manifest = _manifest(options)  # without one there is nothing to lock
         # The lock comes before the check for completed work: of two equal jobs, the second finds the first one's files.

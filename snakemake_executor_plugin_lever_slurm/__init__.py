@@ -57,6 +57,7 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
         def report_submission(job: Any, job_id: str, log: Any) -> None:
             self._report_job_submission_threadsafe(SubmittedJobInfo(job, job_id, {"slurm_logfile": log}))
 
+        # Outside the lambda, because `super()` there would take the lambda's first argument for the object.
         report_error = super()._report_job_error_threadsafe
         return Submissions(
             self,

@@ -3,9 +3,9 @@
 Snakemake registers plugins before its own executors and keeps the first of a name. So this one replaces Snakemake's
 `local` wherever the package is installed, in every profile and for the local rules of cluster runs.
 
-A job whose artifact exists, or is in the store, at the time of its start is not run
-(`lever_pipe.runtime.rerun.skipping`). All commands other than plain calls of `lever_pipe`, and all other workflows, run
-as with Snakemake's own executor.
+A job whose artifact exists, or is in the store, at the time of its start is not run (see
+`lever_pipe.runtime.rerun.skipping`). Commands that are not plain calls of `lever_pipe`, and other workflows, run as
+usual.
 
 Snakemake imports each plugin at its start, before it reads a configuration file: no code of this project can run
 earlier. If the Snakefile of a call belongs to a copy of this project, the package of that copy reads the configuration
@@ -49,6 +49,7 @@ def reading_own_configuration(call: Callable[[Any, Any], bool]) -> Callable[[Any
         root = project_of(Path(snakefile)) if snakefile is not None else None
         if root is None:
             return call(args, parser)
+        # First, so that the copy takes precedence over an installed package.
         sys.path.insert(0, str(root))
         from lever_pipe.runtime.snakemake_adapter import own_reader
 

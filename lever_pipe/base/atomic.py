@@ -192,6 +192,7 @@ def machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return hashlib.sha256(f"{boot} {Path('/proc/self/ns/pid').readlink()}".encode()).hexdigest()[:8]
     except OSError:
+        # Unknown machine: random digits match no other writer, so that only age counts.
         return secrets.token_hex(4)
 
 

@@ -19,6 +19,7 @@ REBUILD = "Delete the file and rerun its rule."
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str | int | float]) -> None:
     """Write named tensors with a small header, atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Safetensors stores texts only in its header, so the facts become one JSON text.
     header = {"about": json.dumps(dict(about), sort_keys=True)}
     write_file(path, lambda handle: handle.write(save(plain, metadata=header)))
 

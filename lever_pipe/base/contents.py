@@ -171,6 +171,7 @@ def _identity(path: Path) -> list[int]:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that belong to its content, by name."""
+    # Sorted, because file systems list names in any order.
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path

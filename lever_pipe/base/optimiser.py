@@ -51,6 +51,7 @@ class AdamW:
             RuntimeError: a trainable parameter has no gradient.
         """
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        # `adamw` matches lists by position: a missing gradient would shift all later ones.
         if len(gradients) < len(self.parameters):
             raise RuntimeError("a trainable parameter has no gradient")
         adamw(

@@ -50,6 +50,7 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
         node.value = list({key.value: (key, value) for key, value in node.value}.values())
 
 
+# PyYAML follows YAML 1.1, which reads 1e3 as a text.
 _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+.0123456789"))
 
 

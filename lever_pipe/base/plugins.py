@@ -43,6 +43,7 @@ def roots() -> list[Path]:
 def available(kind: str) -> list[str]:
     """Return the plugins of an extension point: the modules of its folders, without importing them."""
     paths = [path for root in roots() for path in (root / kind).glob("*.py")]
+    # `protocol.py` defines the interface of an extension point.
     return sorted({path.stem for path in paths if not path.stem.startswith("_") and path.stem != "protocol"})
 
 

@@ -123,6 +123,7 @@ def _leave_out_foreign_packages(environment: MutableMapping[str, str], search_pa
     foreign = [entry for entry in entries if is_foreign(entry)]
     if foreign:
         environment[PYTHONPATH] = os.pathsep.join(entry for entry in entries if entry not in foreign)
+        # In place, because `sys.path` itself must change.
         search_path[:] = [entry for entry in search_path if entry not in foreign]
 
 

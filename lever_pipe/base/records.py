@@ -28,6 +28,7 @@ Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
 class Row(BaseModel):
     """A frozen row with exactly the declared keys and finite numbers: JSON would turn a NaN into null."""
 
+    # Files are parsed strictly (`storage`); code may pass lists for tuples.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 

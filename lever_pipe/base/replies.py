@@ -102,6 +102,7 @@ def problem_of(
         "thought": has_closed and not strips_thoughts,
         "empty": not reply.text and not has_calls,
     }
+    # The order of `PROBLEMS` matters: a filtered reply is also empty, and the first problem is the cause.
     return next((problem for problem in PROBLEMS if problems[problem]), None)
 
 

@@ -56,7 +56,7 @@ def some_of(location: Path, values: Iterable[object], choices: Collection[object
 
 def repeated(location: Path, key: str, names: Sequence[str]) -> list[Problem]:
     """Return the problems of list entries that repeat an earlier entry's value of a key."""
-    do = f"Give each a {key} of its own."
+    do = f"Give each its own {key}."
     problem = f"must differ from that of earlier {location[-1]}"
     return [
         ((*location, i, key), f"{problem}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]
@@ -118,6 +118,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """A frozen section of the configuration that refuses unknown keys and broken rules."""
 
+    # Attribute docstrings become descriptions in the JSON schema.
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
     )

@@ -115,6 +115,7 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         RecordError: the file cannot be read, or is not CSV in UTF-8.
     """
     try:
+        # `newline=None` accepts the line ends of all systems.
         reader = csv.reader(io.StringIO(text_in(path.read_bytes()), newline=None), strict=True)
         return [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except OSError as error:
@@ -300,6 +301,7 @@ def header_of(path: Path) -> tuple[int, dict[str, Any]]:
     except SafetensorError as error:
         raise ValueError(shortened(str(error))) from None
     with path.open("rb") as handle:
+        # The format: the header's length in 8 bytes, the header, then the tensors.
         length = int.from_bytes(handle.read(8), "little")
         header: dict[str, Any] = json.loads(handle.read(length))
     header.pop("__metadata__", None)
@@ -319,6 +321,7 @@ def read_listing(path: Path) -> dict[str, str]:
         RecordError: the file cannot be read.
     """
     try:
+        # Not `splitlines`, because names may contain other line separators.
         lines = os.fsdecode(path.read_bytes()).split("\n")
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -334,6 +337,7 @@ def digest(path: Path) -> str:
 def _parse(model: type[M], content: bytes, location: str) -> M:
     try:
         strict_json(content)  # pydantic accepts repeated keys
+        # Strict: a file with "1" for 1 breaks the contract.
         return model.model_validate_json(text_in(content), strict=True)
     except ValidationError as error:
         found = _describe(error)

@@ -1,9 +1,8 @@
 """`lever-pipe import_checkpoint`: convert a selector of the original's training to this package's format.
 
 Supported are the pointer networks of v2 and v3. The shapes of the tensors determine the sizes; other settings
-(attention heads, dropout, temperature) come from the configuration and are recorded as assumed. The record lists every
-ignored tensor, and missing tensors are errors. The original's own converters skip and invent tensors silently, and so
-evaluate half a network.
+(attention heads, dropout, temperature) come from the configuration, and the record calls them assumed. It also lists
+ignored tensors; missing ones are errors. The original's own converters report neither, and evaluate half a network.
 
 Source: Lever-Plus (published code), `models/v2`, `models/v3`
 """

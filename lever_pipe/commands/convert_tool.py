@@ -138,6 +138,7 @@ def convert(folder: Path) -> list[Path]:
             # Safetensors stores no memory twice: tensors that share it are copied for each name.
             selected = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
             save_file(selected, written, metadata={"format": "pt"})
+            # On disk before it gets its final name.
             with written.open("rb") as handle:
                 os.fsync(handle.fileno())
             placed |= dict.fromkeys(selected, written.name)

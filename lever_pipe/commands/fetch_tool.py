@@ -155,6 +155,7 @@ def _explained(repository: str, key: str) -> Iterator[None]:
     expected, again = f"expected {repository} on the hub", "Check network, HF_ENDPOINT and HF_TOKEN, then repeat."
     try:
         yield
+    # Subclasses first: GatedRepoError is a RepositoryNotFoundError, and that an HfHubHTTPError.
     except GatedRepoError:
         do = "Accept its license on its page, and set HF_TOKEN to a token of your account."
         raise ServerError(expected, found="restricted access", do=do) from None

@@ -64,6 +64,7 @@ def main(words: Sequence[str]) -> int:
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _previous_steps(scores[-1][0], results)
     chain = [step for step in steps if not step.origin.stage.startswith(SUMMARIES)]
+    # Without times and machines, so that equal computations have equal lineages.
     lineage = [[step.name, step.origin.config, step.origin.code, _outputs_of(step)] for step in chain]
     facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
     model_card = {
@@ -147,6 +148,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
         "data": GENERATED if any(step.origin.stage == "generate_world" for step in steps) else (reader, reader),
         "trained": steps[choice.makers["selector"]].origin,
         "query": queries[0],
+        # `ids` are those of the last file of the loop, the selections.
         "chosen": list(ids[queries[0].question_id]),
         "shots": choice.origin.config["shots"],
         "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
@@ -208,6 +210,7 @@ def _model_card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts)
     ]
     name = facts["policy"]
     head = ModelCardData(license=facts["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
+    # Strict, so that a missing fact is an error and not an empty cell.
     template = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -38,6 +38,7 @@ def main(words: Sequence[str]) -> int:
 
     problems = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
     sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{problem}\n" for problem in problems)
+    # Trimmed first: the counts below describe the store afterwards.
     counts = {"removed": len(problems) + store.trim()} if options.tool == "gc" else {}
     works = list(store.works())
     counts |= {"entries": len(works), "bytes": sum(bytes_of(work.entry) for work in works)}

@@ -280,6 +280,7 @@ class _Way:
             sources[manifest] = {
                 name: str(maker.artefact.manifest) for name, maker in makers.items() if maker is not None
             }
+        # `static_order` yields sources first, but a trace starts at the value.
         order = list(
             TopologicalSorter({manifest: names.values() for manifest, names in sources.items()}).static_order()
         )[::-1]

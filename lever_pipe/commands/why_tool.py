@@ -71,6 +71,7 @@ def _indices_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, result
 
     A target is a stage, an output, a part of an output folder, or a folder above.
     """
+    # Targets may be relative to the working directory, the results or a study.
     paths_meant = [absolute(root / target) for root in (Path(), results, *(results / study for study in STUDIES))]
 
     def is_meant(path: str) -> bool:
