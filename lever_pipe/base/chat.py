@@ -189,7 +189,7 @@ class Chat:
         self._growing = wait_exponential(connection.backoff_seconds, max=LONGEST_WAIT_S)
         self._n_answered = 0
         self._is_overloaded = False
-        """Whether a request lost its patience while no other was answered; until the next answer, none waits."""
+        """Whether a request exceeded its patience while no other was answered; until the next answer, none waits."""
 
     def answer(self, request: ChatRequest, read: Callable[[dict[str, Any]], T]) -> T | None:
         """Return the result of `read` for a completion, or None after the last failed attempt.

@@ -130,7 +130,7 @@ def _used(todo: list[tuple[str, str]], root: Path) -> Used:
         module = _module(name, root)
         if module is None:
             continue
-        # A name that is no declaration there may be anything, so the whole module counts.
+        # A name without a declaration there may be anything, so the whole module counts.
         part = part if part in module else WHOLE
         if (name, part) in used:
             continue

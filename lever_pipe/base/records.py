@@ -252,7 +252,7 @@ class RewardTies(Row):
     queries: int
     differ: float = Field(ge=0, le=1)  # share of queries with any difference in reward
     differ_clearly: float = Field(ge=0, le=1)  # by more than 0.1: a dense reward nearly always differs, often by little
-    best_differ: dict[str, float]  # number of selected best selections -> share of queries with a gradient
+    best_differ: dict[str, float]  # number of top selections -> share of queries with a gradient
 
 
 class Manifest(Row):

@@ -41,7 +41,7 @@ TOWER = re.compile(r"^(img_model|sen_model)\.")
 BUFFER = "position_ids"
 """Suffix of CLIP's buffers, which newer files do not contain."""
 FIRST_LAYER = {"cross_attn.": "cross_attn_layers.0.", "attn_norm.": "attn_norms.0."}
-"""Names in files with one layer -> names in files with several."""
+"""Names in files with one layer -> current names."""
 LAYER = re.compile(r"attn_norms\.\d+\.weight")
 OTHER_FILE = "Name a checkpoint of the original's training."
 UNTOLD = ("temperature", "dropout", "heads", "attention_dropout")

@@ -1,6 +1,6 @@
 """`lever-pipe export TRACKER RESULTS OUT`: write the curves of finished work for TensorBoard or W&B, offline.
 
-Each policy, or each arm and seed, becomes one run, with the facts of its manifest and every row of its curves. Then
+Each policy or arm becomes one run per seed, with the facts of its manifest and every row of its curves. Then
 `tensorboard --logdir OUT` shows them, or `wandb sync OUT/wandb/offline-run-*` sends them. A tracker's library is the
 extra of its name. TensorBoard stores values in 32 bits; the CSV files have full precision.
 """

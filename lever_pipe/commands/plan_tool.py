@@ -5,8 +5,8 @@ result is written; as in any dry run, the manifest of a replaced output records 
 A rule's seconds are the median over the manifests of its jobs on the same kind of device below the results folder. For
 a rule without a manifest, the requested runtime is an upper bound, under `max`.
 Below the table follow the maximum of requests to an LVLM, and for a large one calculated tokens, operations and hours
-of a GPU. Absent raw files are assumed, with the numbers of questions in the configuration; the end lists missing
-files. `--json` prints the same for programs.
+of a GPU. Absent raw files are assumed, with the numbers of questions in the configuration; the output
+ends with the unmet requirements of a run. `--json` prints the same for programs.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ GENERATED = ("lever-pipe-embedded-world", "embedded world")
 SCORED = ("prefix", "test")
 """Subsets of evaluation questions and of tasks for a policy's scores."""
 SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
-"""Prefixes of the stages that compare policies, and of their inputs: their outputs belong to no single policy."""
+"""Prefixes of the stages that summarize or compare policies, or are compared with: they belong to no policy."""
 Facts = dict[str, Any]
 AGAIN = "Run the workflow to its end."
 

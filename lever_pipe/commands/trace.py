@@ -217,7 +217,7 @@ def _is_of(path: str, names: frozenset[str]) -> bool:
     run = PolicyName.in_path(path)
     if run is None:
         return True
-    # The name of a mean over all KL_BETA includes the files of each beta.
+    # A name may be a policy, its group, or the group's mean over all KL_BETA.
     group = group_of(str(run))
     return not names.isdisjoint((str(run), group, re.sub("/beta~[^/]+", "/beta~all", group)))
 
