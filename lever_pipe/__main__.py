@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         process_environment.set_threads(options.threads)
         manifest = _manifest(options)  # without one there is nothing to lock
         # The lock comes before the check for completed work: of two equal jobs, the second finds the first one's files.
+        # Notebooks pass a spec; jobs of a run take theirs from the plan's snapshot.
         options.spec = options.spec or snapshot.planned_spec(options.stage, manifest)
         with _unwinding(), ownership.owned(Path(manifest)) if manifest else nullcontext(False) as waited:
             _make(options, waited=waited)
@@ -150,6 +151,7 @@ def _require_models(stage: str, call: StageCall) -> None:
         planned = getattr(settings, "model_identity", None)
         if folder is None or planned in (None, str(folder)):  # the identity of a server's model is its name
             continue
+        # Unchanged files are not read again, because their digests are remembered.
         if (identity := contents.model_identity(str(folder))) != planned:
             expected = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"
             raise SnapshotError(expected, found=f"model {identity}", do=snapshot.PLAN_AGAIN)

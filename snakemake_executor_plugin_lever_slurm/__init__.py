@@ -75,6 +75,7 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
         super()._report_job_submission_threadsafe(job_info)
 
     def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        # The plugin reports a refused submission as an error of the job; temporary refusals are retried instead.
         if not self.submissions.postpone(job_info.job, msg):
             super()._report_job_error_threadsafe(job_info, msg)
 

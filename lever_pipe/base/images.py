@@ -116,6 +116,7 @@ def _opening(path: Path, content: bytes) -> Iterator[Image]:
 
     refusal = ""
     try:
+        # From bytes in memory: digest and picture belong together, even if the file changes.
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             # Raised after the block: in it, the broad handler below would replace the reason.
             refusal = _refusal(image)

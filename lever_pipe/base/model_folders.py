@@ -52,6 +52,7 @@ def problems_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] =
     weights = sorted(folder.glob("*.safetensors"))
     shards = _shards(folder) or {"model.safetensors"}
     problems += [f"no {name}" for name in sorted(shards - {path.name for path in weights})]
+    # A pointer has the name of the weights; its own message is clearer than that of broken safetensors.
     pointers = [path for path in (*sorted(folder.glob("*.json")), *weights) if _begins(path) == POINTER]
     problems += [f"{path.name} is a git-lfs pointer" for path in pointers]
     for path in (path for path in weights if path not in pointers):

@@ -97,6 +97,7 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
     with _explained(repository, model.key):
         info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        # The filter of `snapshot_download`, so that the size is that of the download.
         wanted = list(filter_repo_objects(sizes, allow_patterns=list(FILES), ignore_patterns=SUBFOLDERS))
         size = sum(sizes[name] for name in wanted)
         what = f"{len(wanted)} files, {size / 10**9:.2f} GB, of {repository} at {info.sha}"
