@@ -4,6 +4,6 @@ from lever_pipe.base import numerics, process_environment
 
 __version__ = "1.0.0"
 
-# Before any module of the package, and so before the libraries that read these variables.
+# Here, because every module of the package is imported after this: the libraries have not read these variables yet.
 process_environment.apply()
 numerics.choose()

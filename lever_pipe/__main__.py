@@ -30,33 +30,33 @@ from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 TOOLS = {
-    "doctor": ("runtime.checks.doctor", "look whether a run can work here, before it starts"),
-    "plan": ("commands.plan_tool", "say what a run would do, why, and for how long"),
+    "doctor": ("runtime.checks.doctor", "check whether a run can work here, before it starts"),
+    "plan": ("commands.plan_tool", "print the jobs of a run, their reasons and their duration"),
     "fetch": ("commands.fetch_tool", "download the models that a configuration names"),
-    "why": ("commands.why_tool", "say why something runs, or what it was made from"),
-    "trace": ("commands.trace", "lead from a number or figure back to data, code and configuration"),
-    "compare": ("commands.compare_tool", "say in which settings and results two runs differ"),
-    "export": ("commands.export_tool", "write the curves of finished work for a tracker of experiments"),
+    "why": ("commands.why_tool", "print why a target would run, or what it was made from"),
+    "trace": ("commands.trace", "trace a number or figure back to data, code and configuration"),
+    "compare": ("commands.compare_tool", "print the differences between two runs in settings and results"),
+    "export": ("commands.export_tool", "write the curves of finished work for an experiment tracker"),
     "store": ("commands.store_tool", "count, check or trim the store of finished work"),
-    "ledger": ("commands.ledger_tools", "make one file of the many that hold the LVLM's answers"),
-    "convert": ("commands.convert_tool", "write safetensors beside the .bin weights of a model folder"),
-    "import_checkpoint": ("commands.checkpoint_tool", "make a selector of the original's training one of ours"),
+    "ledger": ("commands.ledger_tools", "merge the many files of a ledger of LVLM answers"),
+    "convert": ("commands.convert_tool", "write safetensors next to the .bin weights of a model folder"),
+    "import_checkpoint": ("commands.checkpoint_tool", "convert a selector from the original's training"),
     "release": ("commands.release_tool", "write a trained policy or agent as a folder for the Hugging Face Hub"),
     "export_rl_data": ("commands.tools", "write RL data in the original format"),
     "schema": ("commands.tools", "print the schema of the configuration"),
 }
-"""Commands that are no stage, the usual ones first: the module that holds each, and what it does."""
+"""Commands that are not stages, the most common first: module and description."""
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
 MANIFEST = "manifest"
-"""The name of the manifest among a call's files."""
+"""Name of the manifest among a call's files."""
 RARELY = 20_000
-"""Objects that a stage makes, beyond those it has dropped, between two scans for cycles."""
+"""Net number of new objects between two scans for reference cycles in a stage."""
 
 log = logging.getLogger("lever_pipe")
 
 
 class StageCall(NamedTuple):
-    """A stage with what it is called with."""
+    """A stage with its arguments."""
 
     function: Any
     files: dict[str, Path | tuple[Path, ...]]
@@ -66,7 +66,7 @@ class StageCall(NamedTuple):
 
 
 class TerminatedError(SystemExit):
-    """The process is asked to end: by a time limit, a preemption or a user."""
+    """The process receives a request to end: from a time limit, a preemption or a user."""
 
     def __init__(self, number: signal.Signals) -> None:
         self.number = number
@@ -74,7 +74,7 @@ class TerminatedError(SystemExit):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage or tool; return 0, 2 after telling a foreseeable problem, or 128 + N after signal N."""
+    """Run one stage or tool; return 0, 2 after printing a foreseeable problem, or 128 + N after signal N."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
@@ -87,47 +87,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
             do = did_you_mean(words[0], [*TOOLS, *stages()], "List them all: lever-pipe --help")
             raise ConfigError(f"expected a tool ({', '.join(TOOLS)}) or a stage", found=f"'{words[0]}'", do=do)
         options = _parser().parse_intermixed_args(words)
+        # Before the stage's module imports the numeric libraries, which read the number once.
         process_environment.set_threads(options.threads)
-        manifest = _manifest(options)  # without one there is nothing to own
+        manifest = _manifest(options)  # without one there is nothing to lock
+        # The lock comes before the check for completed work: of two equal jobs, the second finds the first one's files.
+        # Notebooks pass a spec; jobs of a run take theirs from the plan's snapshot.
         options.spec = options.spec or snapshot.planned_spec(options.stage, manifest)
         with _unwinding(), ownership.owned(Path(manifest)) if manifest else nullcontext(False) as waited:
             _make(options, waited=waited)
     except (TerminatedError, KeyboardInterrupt) as end:
         number = end.number if isinstance(end, TerminatedError) else signal.SIGINT
-        sys.stderr.write(f"{number.name}: ended before the artefact was whole\n")
+        sys.stderr.write(f"{number.name}: ended before the artifact was complete\n")
         return SIGNALLED + number
     except (LeverPipeError, OSError) as caught:
         if "--debug" in words:
             raise
         problem = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        with suppress(OSError):  # the log may be on the very disk that is full
+        with suppress(OSError):  # the log may be on the full disk
             sys.stderr.write(f"{type(problem).__name__}: {problem}\n")
         return 2
     return 0
 
 
 def _manifest(options: argparse.Namespace) -> str:
-    """Return the manifest that a call names; nothing if it names none or several."""
+    """Return the manifest in a call's arguments; an empty text without one, or with several."""
     manifests = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
     return manifests[0] if len(manifests) == 1 else ""
 
 
 def _make(options: argparse.Namespace, *, waited: bool) -> None:
-    """Run the stage, unless another process made the same while this one waited."""
+    """Run the stage, unless another process produced the same artifact while this one waited."""
     if waited and is_complete(options):
-        log.info("%s: another job has made the very same artefact meanwhile; nothing to do", options.stage)
+        log.info("%s: another job has produced the same artifact; nothing to do", options.stage)
         return
-    if options.device == "cuda":  # `cuda:1` says itself which
+    if options.device == "cuda":  # `cuda:1` selects a GPU itself
         gpu_slots.take(options.lvlm.vllm.gpus)
     run_stage(options)
 
 
 def run_stage(options: argparse.Namespace) -> object:
-    """Call the named stage with its files, config and runtime; refuse a job that is not as it was planned."""
+    """Call the named stage with its files, config and runtime; refuse a job that differs from its plan."""
     call = call_of(options)
     frozen = snapshot.load()
     if frozen is not None and frozen.package != snapshot.package_digest():
-        # Some source file changed, maybe a comment: what counts is the code of this stage.
+        # The package changed, maybe only a comment or another stage: only the code of this stage counts.
         from lever_pipe.runtime.plan import plugins_of
 
         code = code_of(options.stage, plugins_of(call.config))
@@ -141,20 +144,21 @@ def run_stage(options: argparse.Namespace) -> object:
 
 
 def _require_models(stage: str, call: StageCall) -> None:
-    """Refuse a model folder that was exchanged after the invocation began."""
+    """Refuse a model folder that was replaced after the invocation began."""
     start = manifests.start_model(call.files)
     for name, folder in (("lvlm", call.files.get("lvlm")), ("encoder", call.files.get("encoder")), ("policy", start)):
         settings = call.config if name == "encoder" else getattr(call.config, name, None)
         planned = getattr(settings, "model_identity", None)
-        if folder is None or planned in (None, str(folder)):  # the name of a server's model is its identity
+        if folder is None or planned in (None, str(folder)):  # the identity of a server's model is its name
             continue
+        # Unchanged files are not read again, because their digests are remembered.
         if (identity := contents.model_identity(str(folder))) != planned:
             expected = f"{stage}: expected the model {planned} in {folder}, as planned when this invocation began"
             raise SnapshotError(expected, found=f"model {identity}", do=snapshot.PLAN_AGAIN)
 
 
 def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
-    """Put what a job of an invocation has made into the store, if the configuration has one."""
+    """Put a job's results into the store, if the configuration has one."""
     settings = frozen.config.get("store")
     if settings:
         from lever_pipe.runtime import store
@@ -164,7 +168,7 @@ def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
 
 
 def is_complete(options: argparse.Namespace) -> bool:
-    """Return whether the files of a call are there already, made by the same stage, config and code of equal inputs."""
+    """Return whether the files of a call exist already, with the same stage, config, code and inputs."""
     from lever_pipe.runtime.rerun import decision
 
     call, stage = call_of(options), options.stage
@@ -208,7 +212,7 @@ def _json_object(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _files(stage: str, function: Any, words: Sequence[str]) -> dict[str, Path | tuple[Path, ...]]:
-    """Return the files of a call as the stage's signature declares them, and its manifest."""
+    """Return the files of a call as declared by the stage's signature, and its manifest."""
     given: dict[str, list[Path]] = {}
     for word in words:
         name, separator, path = word.partition("=")
@@ -239,10 +243,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=lever_pipe.__version__)
     parser.add_argument("stage", help=f"one of {', '.join(sorted(stages()))}")
     parser.add_argument("files", nargs="*", metavar="name=path", help="the stage's named inputs and outputs")
-    parser.add_argument("--spec", default="", help="the stage's identity as JSON; a job of a run has it of the plan")
-    parser.add_argument("--device", default="cpu", help="where tensors live; execution, not identity")
+    parser.add_argument("--spec", default="", help="the stage's identity as JSON; jobs of a run take it from the plan")
+    parser.add_argument("--device", default="cpu", help="device of tensors; execution, not identity")
     parser.add_argument("--threads", type=int, default=1, help="threads of this process")
-    parser.add_argument("--ledger", default="", help="folder of LVLM answers that are never asked again")
+    parser.add_argument("--ledger", default="", help="folder of LVLM answers, which are never requested again")
     parser.add_argument("--lvlm", default="{}", type=_of_lvlm, help="the execution settings of the LVLM, as JSON")
     parser.add_argument("--agent", default="", help="the execution settings of study intention, as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of a problem")
@@ -251,14 +255,15 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Import without collector: what a heavy package creates stays anyway, and scanning it takes long.
+    """Import without garbage collection: objects of a heavy package stay anyway, and scanning them is slow.
 
-    Afterwards it runs rarely: a stage makes many rows and few cycles, and each scan would pass over all rows again.
+    Afterwards the collector runs rarely: a stage creates many rows and few cycles, and each scan would visit all rows.
     """
     gc.disable()
     try:
         yield
     finally:
+        # Frozen objects are never scanned again.
         gc.freeze()
         gc.set_threshold(RARELY)
         gc.enable()
@@ -266,14 +271,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def _unwinding() -> Iterator[None]:
-    """Let a signal end the block as an exception, once: locks are given back, half files and queued rows seen to."""
+    """Turn the first signal into an exception, so that the block releases locks, partial files and queued rows."""
 
     def end(number: int, _: object) -> NoReturn:
-        for signum in ENDING:  # SLURM may send one to a step and to its processes, and a user press Ctrl-C again
+        for signum in ENDING:  # clean-up must not be interrupted: SLURM sends several signals, users repeat Ctrl-C
             signal.signal(signum, signal.SIG_IGN)
         raise TerminatedError(signal.Signals(number))
 
-    if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers only there
         yield
         return
     former = {number: signal.signal(number, end) for number in ENDING}
@@ -285,15 +290,15 @@ def _unwinding() -> Iterator[None]:
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process at once: every file is closed, and tearing down torch takes as long as a short stage."""
+    """End the process at once: all files are closed, and unloading torch takes as long as a short stage."""
     for flush in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
-        with suppress(OSError):  # a log on a full disk
+        with suppress(OSError):  # the log may be on a full disk
             flush()
     os._exit(status)
 
 
 def command() -> NoReturn:
-    """Run `main` and end the process: `lever-pipe` of an installed environment."""
+    """Run `main` and end the process; entry point `lever-pipe` of an installed environment."""
     _leave(main())
 
 

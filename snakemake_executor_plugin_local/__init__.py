@@ -1,10 +1,11 @@
-"""`executor: local`: Snakemake's local executor, which starts calls of the package as forks and skips jobs.
+"""`executor: local`: Snakemake's local executor, with forks for calls of the package and skipping of finished jobs.
 
-Snakemake registers plugins before its own executors and keeps the first of a name, so this one takes the place of its
-`local` where the package is installed: for local rules beside a cluster too, and in every profile.
+Snakemake registers plugins before its own executors and keeps the first of a name. So this one replaces Snakemake's
+`local` wherever the package is installed, in every profile and for the local rules of cluster runs.
 
-A job whose artefact is made, or in the store, when its turn comes is not run (`lever_pipe.runtime.rerun.skipping`). Any
-other command than a plain call of `lever_pipe`, and any other workflow, runs as with Snakemake's own.
+A job whose artifact exists, or is in the store, at the time of its start is not run (see
+`lever_pipe.runtime.rerun.skipping`). Commands that are not plain calls of `lever_pipe`, and other workflows, run as
+usual.
 
 Snakemake imports each plugin at its start, before it reads a configuration file: no code of this project can run
 earlier. If the Snakefile of a call belongs to a copy of this project, the package of that copy reads the configuration
@@ -29,7 +30,7 @@ common_settings = local.common_settings
 
 
 def project_of(snakefile: Path) -> Path | None:
-    """Return the copy of this project whose workflow a Snakefile is; None for any other workflow."""
+    """Return the copy of this project that a Snakefile belongs to; None for any other workflow."""
     folder = snakefile.resolve().parent
     for root in (folder, folder.parent):
         if (root / "lever_pipe/runtime/snakemake_adapter.py").is_file() and (root / "workflow/Snakefile").is_file():
@@ -38,7 +39,7 @@ def project_of(snakefile: Path) -> Path | None:
 
 
 def reading_own_configuration(call: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return Snakemake's call by parsed words, which reads the configuration of this workflow in its own way."""
+    """Wrap Snakemake's entry point after parsing, so that this workflow's own reader handles its configuration."""
 
     @wraps(call)
     def args_to_api(args: Any, parser: Any) -> bool:
@@ -48,6 +49,7 @@ def reading_own_configuration(call: Callable[[Any, Any], bool]) -> Callable[[Any
         root = project_of(Path(snakefile)) if snakefile is not None else None
         if root is None:
             return call(args, parser)
+        # First, so that the copy takes precedence over an installed package.
         sys.path.insert(0, str(root))
         from lever_pipe.runtime.snakemake_adapter import own_reader
 
@@ -58,12 +60,13 @@ def reading_own_configuration(call: Callable[[Any, Any], bool]) -> Callable[[Any
 
 
 def before_words(register: Callable[..., None]) -> Callable[..., None]:
-    """Return the registration of plugins' options, which comes after all imports and before words are parsed."""
+    """Wrap the registration of plugin options: it runs after all imports and before the parsing of arguments."""
 
     @wraps(register)
     def register_cli_args(registry: ExecutorPluginRegistry, parser: Any) -> None:
-        from snakemake import cli  # while plugins are imported it is not complete
+        from snakemake import cli  # incomplete while Snakemake imports plugins
 
+        # Parsers may be built several times in a process; wrap the call only once.
         if not hasattr(cli.args_to_api, "__wrapped__"):
             cli.args_to_api = reading_own_configuration(cli.args_to_api)
         register(registry, parser)
@@ -78,15 +81,16 @@ class Executor(local.Executor):  # type: ignore[misc] # of a library without typ
     """The local executor with forks and skipping."""
 
     def run_jobs(self, jobs: list[Any]) -> None:
-        """Run the jobs that are not made yet."""
+        """Run the jobs without finished results."""
         from lever_pipe.runtime.rerun import skipping
 
         super().run_jobs(skipping.report_completed(self, jobs))
 
     def run_single_job(self, job: Any) -> Future[None]:
-        """Start a job as a fork, or as Snakemake does: another command, no server yet, a container."""
+        """Start a job as a fork; other commands, containers, and jobs before the server runs start as in Snakemake."""
         from lever_pipe.runtime import forks
 
+        # A fork runs a plain command only: it creates no environment, cache entry, shadow folder or benchmark.
         is_plain = not (
             self.workflow.deployment_settings.deployment_method
             or self.workflow.workflow_settings.cache

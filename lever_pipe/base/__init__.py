@@ -1,1 +1,1 @@
-"""What every room stands on: errors, seeds, files and their digests, manifests, the numeric path."""
+"""Foundations that all layers use: errors, seeds, files and their digests, manifests, the numeric path."""

@@ -1,7 +1,7 @@
-"""Chats with an OpenAI-compatible server: local (vLLM, SGLang) or hosted.
+"""Chat completions from an OpenAI-compatible server: local (vLLM, SGLang) or hosted.
 
-The client reads no proxy from the environment and follows no redirect, so that a key goes to the configured server and
-nowhere else.
+The client reads no proxy from the environment and follows no redirect, so that it sends a key to the configured server
+only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 ChatRequest = dict[str, Any]
-"""The body of a chat completion request; it determines the answer as far as anything does."""
+"""Body of a chat completion request; it determines the answer as far as the server is deterministic."""
 LONGEST_WAIT_S = 60.0
 SHORTEST_WAIT_S = 0.5
 """Minimum pause for a busy server, whatever `backoff_seconds` is."""
@@ -45,16 +45,16 @@ _QUOTA = "Raise the account's budget or quota, then run again: finished answers 
 _REMEDIES = {
     401: "Export a valid key in the variable that its connection's api_key_variable names.",
     402: _QUOTA,
-    403: "Use a key that may ask this model.",
+    403: "Use a key with access to this model.",
     404: "Check the address and the configured model's name.",
     405: "Check the address: it must lead to an OpenAI-compatible server.",
     **dict.fromkeys(
         (301, 302, 303, 307, 308), "Set the address that the server redirects to; no redirect is followed."
     ),
 }
-"""Remedies by status, where another attempt does not help."""
+"""Remedies by status, for errors that another attempt does not solve."""
 _PASSING, _OF_SERVER = (408, 409, 425), 500
-"""Statuses worth retrying: these, and all from the latter on."""
+"""HTTP statuses worth retrying: these, and all from the latter on."""
 _BUSY = 429
 _INVALID = (400, 422)
 _UNSUPPORTED = re.compile(
@@ -62,23 +62,23 @@ _UNSUPPORTED = re.compile(
     r"|extra_forbidden|extra inputs are not permitted",
     re.IGNORECASE,
 )
-"""Texts of a server that rejects a setting, and with it all requests of a job."""
+"""Matches the message of a server that rejects a setting, and therefore all requests of a job."""
 _SETTINGS = {
     "max_tokens": "Set token_limit_field: max_completion_tokens in its connection (lvlm.server, or"
     " intention.execution.connection or .served).",
     "max_completion_tokens": "Set token_limit_field: max_tokens in its connection.",
     "temperature": "Set temperature: null (in lvlm.decode, intention.simulator.endpoint or the entry of"
-    " intention.served): the server's own holds then.",
+    " intention.served): the server's default then applies.",
     "repetition_penalty": "Set lvlm.decode.repetition_penalty: 1.",
     **dict.fromkeys(("seed", "tools", "tool_choice"), "Use a model and a server that support it."),
 }
-"""Remedies by the setting that a server rejects."""
+"""Remedies by rejected setting."""
 _FILTERED = json.dumps({"choices": [{"finish_reason": "content_filter", "message": {"content": None}}]}).encode()
-"""The completion of a prompt that a content filter rejects: Azure sends an error instead."""
+"""Completion for a prompt that a content filter rejects; Azure sends an error instead of one."""
 
 
 def address_problem(url: str) -> str:
-    """Return what a server's address must be, if it is none; one that may hold a secret is not shown."""
+    """Return the requirement that a server's address breaks, or an empty text; hide addresses with secrets."""
     if "@" in url or "?" in url:
         problem = "must hold no name, password or query, got one that does (not shown)"
         return f"{problem}. Export the key in the variable that api_key_variable names."
@@ -93,33 +93,33 @@ def address_problem(url: str) -> str:
 
 
 class Connection(Section):
-    """How a server is reached; changes no number and never enters `spec`."""
+    """Access to a server; it changes no number and never enters `spec`."""
 
     base_url: str = ""
-    """Such as http://127.0.0.1:8000/v1; empty reads the variable below."""
+    """Such as http://127.0.0.1:8000/v1; if empty, the variable below is read."""
     base_url_variable: str = Field("OPENAI_BASE_URL", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
     api_key_variable: str = Field("OPENAI_API_KEY", pattern="^[A-Za-z_][A-Za-z0-9_]*$")
-    """Name of the environment variable that holds the key; the key itself stands nowhere."""
+    """Name of the environment variable that contains the key; the key itself is never stored."""
     timeout_seconds: float = Field(10.0, gt=0, le=600)
-    """Of one request."""
+    """Timeout of one request."""
     retries: int = Field(3, ge=0, le=20)
     """Further attempts after a failed request, with back-off."""
     backoff_seconds: float = Field(0.5, ge=0, le=60)
     """Wait before the first retry; it doubles each time, up to a minute."""
     patience_seconds: float = Field(300.0, ge=0, le=86_400)
-    """Most seconds that one request pauses while the server limits rates (HTTP 429, or `Retry-After`). A pause follows
-    the server's `Retry-After`, else it grows as after a failure. Pauses use none of `retries`."""
+    """Maximum seconds that one request pauses while the server limits rates (HTTP 429, or `Retry-After`). A pause
+    follows the server's `Retry-After`; without one it grows as after a failure. Pauses use none of `retries`."""
     token_limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name of the token limit in a request; current OpenAI models accept only the second."""
     strip_thoughts: bool = False
-    """Whether the text after a closed `<think>...</think>` is an answer; otherwise such a reply is unusable. The
-    thoughts of a served agent are always accepted."""
+    """Whether to accept the text after a closed `<think>...</think>` as the answer; otherwise such a reply is unusable.
+    The thoughts of a served agent are always accepted."""
     concurrency: int = Field(64, ge=1, le=1024)
-    """Requests in flight at one time."""
+    """Maximum number of requests in flight."""
     most_requests: int | None = Field(None, ge=1)
-    """Of a job, further attempts not counted; None for any number."""
+    """Maximum number of requests of a job, retries not counted; None for no limit."""
     most_tokens: int | None = Field(None, ge=1)
-    """Of a job, of prompts and answers as the server counts them; None for any number."""
+    """Maximum number of tokens of a job, prompts and answers as the server counts them; None for no limit."""
 
     @rule
     def _address_is_one(self) -> Iterator[Problem]:
@@ -129,15 +129,15 @@ class Connection(Section):
 
 @dataclass
 class RequestCounts:
-    """What a server was asked and how that went; safe to change from several threads.
+    """Requests to a server and their outcomes; safe to change from several threads.
 
     Attributes:
-        requests: completions asked for.
+        requests: requested completions.
         failures: requests given up after their last retry.
         retries: further attempts after one that failed.
         malformed: attempts with an unreadable or unusable reply.
         tokens: of prompts and answers, as far as the server counts them.
-        last_error: what went wrong last, in words.
+        last_error: message of the last error.
     """
 
     requests: int = 0
@@ -149,7 +149,7 @@ class RequestCounts:
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, problem: str = "", **counts: int) -> None:
-        """Add to the counts, and keep the words of a fault."""
+        """Add to the counts, and keep the message of a problem."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
@@ -161,15 +161,15 @@ class RequestCounts:
 
 
 class UnreadableError(Exception):
-    """A model's answer that does not hold what was asked for."""
+    """A model's answer without the requested content."""
 
 
 class _RejectedError(Exception):
-    """The server will not answer this request, whatever it does with others."""
+    """The server rejects this request, but may answer others."""
 
 
 class _BusyError(Exception):
-    """The server limits rates; it may ask for a pause."""
+    """The server limits rates and may request a pause."""
 
     def __init__(self, text: str, pause: float) -> None:
         super().__init__(text)
@@ -177,7 +177,7 @@ class _BusyError(Exception):
 
 
 class Chat:
-    """Completes chats by asking a server, again where that fails."""
+    """Completes chats through a server, with retries."""
 
     def __init__(self, access: Access, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.counts = RequestCounts()
@@ -189,15 +189,15 @@ class Chat:
         self._growing = wait_exponential(connection.backoff_seconds, max=LONGEST_WAIT_S)
         self._n_answered = 0
         self._is_overloaded = False
-        """Whether a request waited in vain, without an answer to any other: until the next answer none waits."""
+        """Whether a request exceeded its patience while no other was answered; until the next answer, none waits."""
 
     def answer(self, request: ChatRequest, read: Callable[[dict[str, Any]], T]) -> T | None:
-        """Return what `read` makes of a completion, or None after the last failed attempt.
+        """Return the result of `read` for a completion, or None after the last failed attempt.
 
-        `read` raises UnreadableError on a completion that does not hold what was asked for.
+        `read` raises UnreadableError for a completion without the requested content.
 
         Raises:
-            ServerError: no further request can succeed, or the connection allows none.
+            ServerError: no further request can succeed, or the connection's limit is reached.
         """
         self.counts.add(requests=1)
         self._require_allowance()
@@ -220,7 +220,7 @@ class Chat:
         return None
 
     def _patiently(self, request: ChatRequest) -> bytes:
-        """Return the body of an answer; ask again while the server limits rates and the patience lasts."""
+        """Return the body of an answer; repeat the request while the server limits rates and the patience lasts."""
         attempts = Retrying(
             retry=retry_if_exception_type(_BusyError),
             wait=self._pause,
@@ -233,6 +233,7 @@ class Chat:
         try:
             body = attempts(self._body, request)
         except _BusyError:
+            # An answer to another request proves that waiting helps: then only this request gives up.
             self._is_overloaded |= before == self._n_answered
             raise
         self._n_answered += 1
@@ -247,6 +248,7 @@ class Chat:
 
     def _tell_pause(self, state: RetryCallState) -> None:
         problem = str(_busy_in(state))
+        # Warn before the first retry only; later ones are counted.
         if not self.counts.retries:
             limit = self.connection.patience_seconds
             log.warning("%s: %s. Requests wait, each up to %g s (patience_seconds)", self.url, problem, limit)
@@ -254,6 +256,7 @@ class Chat:
 
     def _require_allowance(self) -> None:
         allowed, counts = self.connection, self.counts
+        # Requests in flight have counted already, their tokens have not: `most_tokens` may be exceeded by those.
         budget = {"most_requests": counts.requests - 1, "most_tokens": counts.tokens}
         for key, number in budget.items():
             if number >= (getattr(allowed, key) or math.inf):
@@ -262,17 +265,17 @@ class Chat:
 
     @cached_property
     def _client(self) -> OpenAI:
-        from openai import DefaultHttpxClient, OpenAI  # a second that runs without a server save
+        from openai import DefaultHttpxClient, OpenAI  # the import takes a second, which other runs save
 
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # or a job's log has a line a request
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # below, it logs a line for each request
         client = OpenAI(
             base_url=self.url,
-            api_key=self._access.key or "none",  # a server of one's own wants none
+            api_key=self._access.key or "none",  # the client requires one, local servers do not
             timeout=self.connection.timeout_seconds,
             max_retries=0,  # `answer` retries unreadable replies too, counts attempts, and waits beyond two minutes
             http_client=DefaultHttpxClient(trust_env=False, follow_redirects=False),
         )
-        weakref.finalize(self, client.close)  # its connections end with this chat
+        weakref.finalize(self, client.close)  # connections must not outlive this object
         return client
 
     def _body(self, request: ChatRequest) -> bytes:
@@ -280,13 +283,14 @@ class Chat:
 
         Raises:
             ServerError: no further request can succeed.
-            ConnectionError: another attempt may.
-            _BusyError: another may, after a pause.
-            _RejectedError: it will not.
+            ConnectionError: another attempt may succeed.
+            _BusyError: another attempt may succeed after a pause.
+            _RejectedError: another attempt cannot succeed.
         """
         import openai
 
         field = self.connection.token_limit_field
+        # A setting of None is absent from the request, so that the server's own default applies.
         sent = {field if key == "max_tokens" else key: value for key, value in request.items() if value is not None}
         try:
             answer = self._client.chat.completions.with_raw_response.create(**sent)  # read by `completion_of`
@@ -299,8 +303,9 @@ class Chat:
         return answer.content
 
     def _body_despite(self, problem: APIStatusError) -> bytes:
-        """Return the body of an answer that has an error's status; raise what `_body` raises for others."""
+        """Return the body of an answer with an error status; raise the errors of `_body` for others."""
         status = problem.status_code
+        # Servers may quote the key, and messages go to logs. An empty key must match nothing, as a line break does.
         message = shortened(" ".join(_words_of(problem).split())).replace(self._access.key or "\n", "(not shown)")
         found = f"HTTP {status}: {message}"
         if remedy := _remedy_of(problem):
@@ -322,13 +327,13 @@ def _busy_in(state: RetryCallState) -> _BusyError:
 
 
 def _words_of(problem: APIStatusError) -> str:
-    """Return the message of an error, or the whole body of another form than OpenAI's."""
+    """Return the message of an error, or the whole body if its form is not OpenAI's."""
     words = problem.body.get("message") if isinstance(problem.body, dict) else None
     return words if isinstance(words, str) else problem.response.text
 
 
 def _remedy_of(problem: APIStatusError) -> str:
-    """Return the remedy where an error concerns all requests of a job, else an empty text."""
+    """Return the remedy if an error concerns all requests of a job, else an empty text."""
     status = problem.status_code
     if status == _BUSY and "insufficient_quota" in (problem.code, problem.type):
         return _QUOTA
@@ -341,7 +346,7 @@ def _remedy_of(problem: APIStatusError) -> str:
 
 
 def _is_filtered(problem: APIStatusError) -> bool:
-    """Return whether a content filter has withheld the prompt, or in a completion of this status the reply."""
+    """Return whether a content filter withheld the prompt, or the reply in a completion with this status."""
     if "content_filter" in (problem.code, problem.type):
         return True
     try:
@@ -352,7 +357,7 @@ def _is_filtered(problem: APIStatusError) -> bool:
 
 
 def pause_of(headers: Mapping[str, str], now: float) -> float:
-    """Return the pause in seconds that a server asks for; 0 without a readable header.
+    """Return the pause in seconds that a server requests; 0 without a readable header.
 
     `Retry-After` is in seconds or a date; some servers also send the exact `retry-after-ms`.
     """
@@ -368,7 +373,7 @@ def pause_of(headers: Mapping[str, str], now: float) -> float:
 
 
 def completion_of(body: bytes) -> dict[str, Any]:
-    """Return a chat completion, which has a first choice with a message."""
+    """Return a chat completion after checking that its first choice has a message."""
     try:
         completion: dict[str, Any] = strict_json(body)
         if isinstance(completion["choices"][0]["message"], dict):
@@ -379,14 +384,14 @@ def completion_of(body: bytes) -> dict[str, Any]:
 
 
 def tokens_of(completion: Mapping[str, Any]) -> int:
-    """Return the tokens of prompt and answer that a completion tells of; 0 where it tells none."""
+    """Return the number of tokens of prompt and answer in a completion's usage; 0 without one."""
     usage = completion.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, dict) else 0
     return total if type(total) is int and total > 0 else 0
 
 
 class Access(NamedTuple):
-    """A server and what lets us in; its text never shows the key."""
+    """A server's address and key; its text never shows the key."""
 
     url: str
     key: str
@@ -396,7 +401,7 @@ class Access(NamedTuple):
 
 
 def find_access(connection: Connection, environ: Mapping[str, str] = os.environ) -> Access:
-    """Return the server's place and the key; a server of one's own needs none."""
+    """Return the address and the key of a server; a local server needs no key."""
     name = connection.base_url_variable
     url = connection.base_url or environ.get(name, "")
     if not url:
@@ -419,7 +424,7 @@ def find_access(connection: Connection, environ: Mapping[str, str] = os.environ)
 
 
 def at_once(workers: int, act: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Yield what `act` makes of each item, in their order, of several at a time; an error drops what has not begun."""
+    """Yield the results of `act` in the order of the items, several at a time; an error cancels unstarted items."""
     if workers == 1:
         yield from map(act, items)
         return

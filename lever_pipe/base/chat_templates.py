@@ -1,4 +1,4 @@
-"""Whether a chat template writes a system text, or adds one; needs no model library, so that every run can check it."""
+"""Check if a chat template writes a system text, or adds its own; without a model library, so that every run can."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ASKED, _SAID, _ASKED_AGAIN = "a question", "an answer", "another question"
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template with the special tokens that it may name, by variable."""
+    """A chat template and the special tokens that it may use, by variable."""
 
     text: str
     specials: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, folder: Path, name: str = "default") -> Self | None:
-        """Return the template of a model folder by the order of the model library, or None.
+        """Return the template of a model folder, searched in the model library's order, or None.
 
         Args:
-            folder: of a model.
-            name: of one of several templates in a file; the first is the fallback.
+            folder: model folder.
+            name: name of one of several templates in a file; the first template is the fallback.
         """
         settings = _json(folder / "tokenizer_config.json")
         own = folder / "chat_template.jinja"
@@ -49,10 +49,10 @@ class ChatTemplate:
         return cls(found, tuple(_specials(settings))) if isinstance(found, str) else None
 
     def render(self, messages: Messages, **variables: Any) -> str:
-        """Return messages as the template writes them, up to the next answer.
+        """Return the messages in the template's format, up to the next answer.
 
         Raises:
-            Exception: a template can raise whatever Python can.
+            Exception: of any class, because templates can raise all of Python's exceptions.
         """
         named = {"add_generation_prompt": True, **dict(self.specials), **variables}
         return str(_compiled(self.text).render(messages=list(messages), **named))
@@ -61,15 +61,15 @@ class ChatTemplate:
         """Return the problem of the template with the system text of an image question, or an empty text.
 
         Args:
-            system: a text; empty for no system turn, which the template must not add; None for the template's own.
+            system: a text; empty if no system turn is wanted and the template must not add one; None for its default.
         """
         return _problem_of_system(self, system)
 
     def problem_of_text(self, messages: Messages, **variables: Any) -> str:
-        """Return the problem of the template with the first message, a system turn, or an empty text."""
+        """Return the problem of the template with the first message (a system turn), or an empty text."""
         try:
             self.render(messages[1:], **variables)
-        except Exception:  # noqa: BLE001 - it fails at more than the system turn: other checks name that
+        except Exception:  # noqa: BLE001 - the system turn is not the cause: other checks name the problem
             return ""
         try:
             written = self.render(messages, **variables)
@@ -89,14 +89,15 @@ def _problem_of_system(template: ChatTemplate, system: str | None) -> str:
 
 
 def _added_text(template: ChatTemplate) -> str:
-    """Return the problem of a template with words before the first user turn only."""
+    """Return the problem of a template that writes words before the first user turn only."""
     turns = (("user", _ASKED), ("assistant", _SAID), ("user", _ASKED_AGAIN))
     try:
         written = template.render([{"role": role, "content": _words(text)} for role, text in turns])
-    except Exception:  # noqa: BLE001 - other checks name what a template cannot write
+    except Exception:  # noqa: BLE001 - other checks name templates that cannot render this
         return ""
     before, _, rest = written.partition(_ASKED)
     between = rest.partition(_SAID)[2].partition(_ASKED_AGAIN)[0]
+    # Both texts end with the header of a user turn. Compared from the end, the rest of the first is a system text.
     first, second = (_CONTROL.sub("\0", text)[::-1] for text in (before, between))
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
     added = " ".join(re.findall(r"\w+", first[alike:][::-1]))
@@ -123,7 +124,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _compiled(text: str) -> Any:
-    """Return a template with the filters and functions that the model library gives it."""
+    """Return a compiled template with the filters and functions of the model library."""
     import jinja2
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -134,8 +135,10 @@ def _compiled(text: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": TODAY.strftime}
+    # The library's `generation` tags mark text for training; plain Jinja does not support them.
     return environment.from_string(re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", text))
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    # Jinja's own filter escapes HTML characters, which would change prompts.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)

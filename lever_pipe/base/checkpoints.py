@@ -1,4 +1,4 @@
-"""Tensors on disk as safetensors, loaded strictly: a load names everything that differs."""
+"""Tensors in safetensors files, loaded strictly: a failed load reports every difference."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ REBUILD = "Delete the file and rerun its rule."
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, about: Mapping[str, str | int | float]) -> None:
     """Write named tensors with a small header, atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Safetensors stores texts only in its header, so the facts become one JSON text.
     header = {"about": json.dumps(dict(about), sort_keys=True)}
     write_file(path, lambda handle: handle.write(save(plain, metadata=header)))
 
@@ -27,7 +28,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | f
     """Return the tensors and the header of a checkpoint.
 
     Raises:
-        CheckpointError: missing or damaged file.
+        CheckpointError: a missing or damaged file.
     """
     try:
         with safe_open(path, framework="pt") as handle:
@@ -40,7 +41,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str | int | f
 
 
 def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse a checkpoint of another architecture or precision, or one that diverged.
+    """Refuse a checkpoint with another architecture or precision, or from a diverged training.
 
     Raises:
         CheckpointError: lists missing, extra and differently shaped or typed tensors, and those with NaN or infinity.
@@ -50,6 +51,7 @@ def require_same_tensors(path: Path, found: Mapping[str, Tensor], expected: Mapp
     for name in sorted(found.keys() & expected.keys()):
         is_now, must = (f"{tensors[name].dtype} {list(tensors[name].shape)}" for tensors in (found, expected))
         problems += [f"{name} is {is_now}, expected {must}"] if is_now != must else []
+    # A diverged checkpoint loads without errors and turns every later score into NaN.
     problems += [f"{name} is not finite" for name, tensor in sorted(found.items()) if not bool(tensor.isfinite().all())]
     if problems:
         raise CheckpointError(

@@ -1,9 +1,9 @@
-"""Digests of what files hold: of tensors, of rows, of folders; never of times, names of writers or padding.
+"""Digests of contents: of tensors, rows and folders, but not of times, writers' names or padding.
 
-An artefact that is made again with the same content, copied or touched has the same digest, so nothing that reads it
-has reason to run. Two kinds of files hold more than their content. A safetensors file may order its tensors and pad its
-header as its writer likes: its digest is of each tensor's name, dtype, shape and bytes. A manifest says how long a job
-took and where its files lay: its digest leaves that out.
+An artifact that is recomputed with the same content, copied or touched keeps its digest, so its readers need not rerun.
+Two kinds of files contain more than their content. A safetensors file may order its tensors and pad its header in any
+way: its digest covers each tensor's name, dtype, shape and bytes. A manifest records a job's duration and the paths of
+its files: its digest excludes them.
 
 `Digests` remembers digests by a file's size, times and inode, as git's index does, so that large files are read once.
 """
@@ -26,37 +26,38 @@ from lever_pipe.base.errors import CheckpointError, LeverPipeError
 CHUNK = 1 << 22  # bytes
 TENSOR_DIGITS = 16
 RACY_NS = 2_000_000_000
-"""A file that changed this shortly before it was read may change again without another time, on a coarse clock."""
+"""A file that changed less than this before it was read may change again with the same time, on a coarse clock."""
 BOOKKEEPING = frozenset(("seconds", "outputs", "replaced", "tensors", "paths"))
-"""Keys of a manifest that say nothing about what was computed."""
+"""Keys of a manifest that do not describe the computation."""
 MEMORY = Path(".snakemake/lever_pipe/digests.json")
-"""Where the digests of a working directory's files are remembered."""
+"""File that remembers the digests of a working directory's files."""
 FORMAT = 1
-"""Of this memory and of what a digest is taken of: a digest that is defined otherwise is another one."""
+"""Version of the memory file and of the definition of a digest; remembered digests of other versions are invalid."""
 REMEDY = "Delete the file: the next run makes it again."
 
 
 def digest(path: Path) -> str:
     """Return the digest of a file's or folder's content, 64 hexadecimal digits.
 
-    Hidden files of a folder do not count: workflow and download tools leave their notes there.
+    Hidden files of a folder do not count: workflow and download tools keep notes there.
 
     Raises:
-        FileNotFoundError: nothing of this name.
-        CheckpointError: a safetensors file that is not whole.
+        FileNotFoundError: the path does not exist.
+        CheckpointError: a safetensors file is incomplete.
     """
     if path.is_dir():
         return _of_listing(path, digest)
     if path.suffix == ".safetensors":
         return of_tensors(tensors_of(path))
     if is_manifest(path):
+        # An invalid manifest has no keys to exclude, so its bytes count.
         with suppress(ValueError, AttributeError, RecursionError):
             return _of_manifest(path)
     return storage.digest(path)
 
 
 def is_manifest(path: Path) -> bool:
-    """Return whether a file is a manifest, told by its name."""
+    """Return whether a file is a manifest, according to its name."""
     return path.name == "run.json" or path.name.endswith(".run.json")
 
 
@@ -64,8 +65,8 @@ def tensors_of(path: Path) -> dict[str, str]:
     """Return name -> dtype, shape and digest of each tensor of a safetensors file, as `F32[2,3] 0f5a...`.
 
     Raises:
-        FileNotFoundError: nothing of this name.
-        CheckpointError: the file is not whole.
+        FileNotFoundError: the path does not exist.
+        CheckpointError: the file is incomplete.
     """
     try:
         start, tensors = storage.header_of(path)
@@ -80,7 +81,7 @@ def tensors_of(path: Path) -> dict[str, str]:
 
 
 def in_short(tensors: dict[str, str]) -> dict[str, str]:
-    """Return what `tensors_of` returns with as many digits as tell one tensor from another to a reader."""
+    """Return the entries of `tensors_of` with shortened digests, which suffice for readers to compare tensors."""
     return {name: text[: text.index(" ") + 1 + TENSOR_DIGITS] for name, text in tensors.items()}
 
 
@@ -90,10 +91,10 @@ def of_tensors(tensors: dict[str, str]) -> str:
 
 
 class Digests:
-    """Digests of files by path, remembered as long as size, times and inode stay.
+    """Digests of files by path, remembered while size, times and inode are unchanged.
 
     Args:
-        memory: a file that keeps them between processes; None forgets.
+        memory: a file that keeps them between processes; without it they last as long as this object.
     """
 
     def __init__(self, memory: Path | None = None) -> None:
@@ -101,6 +102,7 @@ class Digests:
         self._memory = memory
         self._digests: dict[str, tuple[list[int], str]] = {}
         if memory is not None:
+            # A damaged memory only costs time: files are read again.
             with suppress(OSError, ValueError, TypeError, AttributeError, LookupError):
                 content = json.loads(memory.read_bytes())
                 entries = content["digests"] if content["format"] == FORMAT else {}
@@ -111,15 +113,16 @@ class Digests:
         """Return the digest of a file's or folder's content.
 
         Raises:
-            FileNotFoundError: nothing of this name.
-            CheckpointError: a safetensors file that is not whole.
+            FileNotFoundError: the path does not exist.
+            CheckpointError: a safetensors file is incomplete.
         """
         return _of_listing(path, self._of_file) if path.is_dir() else self._of_file(path)
 
     def save(self) -> None:
-        """Write what is known to the memory; where it cannot be written, files are read again next time."""
+        """Write the digests to the memory file; if that fails, files are read again next time."""
         if self._memory is None or self._is_saved:
             return
+        # Without deleted files; otherwise the memory would grow with every run.
         entries = {name: entry for name, entry in sorted(self._digests.items()) if os.path.lexists(name)}
         content = json.dumps({"format": FORMAT, "digests": entries})
         with suppress(OSError, LeverPipeError):
@@ -127,7 +130,7 @@ class Digests:
             self._is_saved = True
 
     def _of_file(self, path: Path) -> str:
-        name, stat = os.path.abspath(path), _identity(path)  # noqa: PTH100 - `resolve` asks the disk for each part
+        name, stat = os.path.abspath(path), _identity(path)  # noqa: PTH100 - `resolve` reads each part from the disk
         entry = self._digests.get(name)
         if entry is not None and entry[0] == stat:
             return entry[1]
@@ -135,6 +138,7 @@ class Digests:
         content_digest = digest(path)
         self.read_bytes += stat[0]
         self._digests.pop(name, None)
+        # Remember a file only if it was settled before the reading and did not change during it.
         if max(stat[1:3]) + RACY_NS < started and _identity(path) == stat:
             self._digests[name] = (stat, content_digest)
         self._is_saved = False
@@ -142,7 +146,7 @@ class Digests:
 
 
 def remembered() -> Digests:
-    """Return this process's digests of the files that this working directory uses."""
+    """Return this process's digests of the files in the working directory."""
     return _remembered(Path.cwd() / MEMORY)
 
 
@@ -152,11 +156,11 @@ def _remembered(memory: Path) -> Digests:
 
 
 def model_identity(folder: str) -> str:
-    """Return a digest of a model folder's files, or `absent`; all weights are read, once."""
+    """Return a digest of a model folder's files, or `absent`; each weight file is read only once."""
     root = Path(folder)
     try:
         return remembered().of(root)[:16] if root.is_dir() else "absent"
-    except CheckpointError:  # the check before the first job names the file and what it lacks
+    except CheckpointError:  # the check before the first job reports the file and its problem
         return _of_listing(root, storage.digest)[:16]
 
 
@@ -167,6 +171,7 @@ def _identity(path: Path) -> list[int]:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder that belong to its content, by name."""
+    # Sorted, because file systems list names in any order.
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
             yield path
@@ -174,7 +179,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def _of_listing(folder: Path, digest_of: Callable[[Path], str]) -> str:
     listing = "\n".join(f"{path.relative_to(folder)}\0{digest_of(path)}" for path in files_below(folder))
-    return hashlib.sha256(os.fsencode(listing)).hexdigest()  # a name may be no UTF-8
+    return hashlib.sha256(os.fsencode(listing)).hexdigest()  # names need not be UTF-8
 
 
 def _of_manifest(path: Path) -> str:

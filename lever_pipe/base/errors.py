@@ -1,6 +1,6 @@
-"""Every foreseeable problem, printed as one line without a traceback.
+"""Errors that users can cause and fix, printed as one line without a traceback.
 
-Every message has three parts: what was expected, what was found, what to do.
+Every message has three parts: the expected state, the state found, and the remedy.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import errno
 from typing import Self
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""How the system says that a disk or a quota is full."""
+"""Error numbers of a full disk and of a full quota."""
 
 DISPLAY_LIMIT = 200  # characters of a foreign text in a message
 
 
 def shortened(text: str) -> str:
-    """Return a text as a message shows it, cut where it is long."""
+    """Return a text for display in a message, cut if it is long."""
     return text if len(text) <= DISPLAY_LIMIT else f"{text[:DISPLAY_LIMIT]} ... ({len(text)} characters)"
 
 
@@ -30,7 +30,7 @@ class LeverPipeError(Exception):
 
 
 class ConfigError(LeverPipeError):
-    """The configuration does not parse into its models; the message lists all faults."""
+    """The configuration does not parse into its models; the message lists all problems."""
 
 
 class RecordError(LeverPipeError):
@@ -38,7 +38,7 @@ class RecordError(LeverPipeError):
 
 
 class DataError(LeverPipeError):
-    """Data are incomplete or contradict each other, as raw files or the rows of a table; the message says where."""
+    """Data are incomplete or contradictory, such as raw files or rows of a table; the message gives the location."""
 
 
 class CheckpointError(LeverPipeError):
@@ -54,31 +54,31 @@ class ImageError(LeverPipeError):
 
 
 class SnapshotError(LeverPipeError):
-    """A job is not what the invocation planned at its start; the message says what changed."""
+    """A job differs from the plan that the invocation made at its start; the message lists the changes."""
 
 
 class MachineError(LeverPipeError):
-    """The machine refuses a file, as a full disk, a read-only folder or a limit does, or has no GPU for a job alone."""
+    """The machine refuses a file (full disk, read-only folder, limit), or has no GPU for an exclusive job."""
 
     @classmethod
     def of(cls, problem: OSError) -> Self:
-        """Return what the system says as a message."""
+        """Return a system error as a message."""
         expected = f"expected to read or write {problem.filename or 'a file'}"
-        do = "Change that, then start again: what was complete is kept, and no half file stays."
+        do = "Fix this, then start again: complete results are kept, and no partial files remain."
         return cls(expected, found=(problem.strerror or str(problem)).lower(), do=do)
 
 
 class StoreError(LeverPipeError):
-    """A store of finished work has another format, or is none."""
+    """A store of finished work is missing or has another format."""
 
 
 class PreflightError(LeverPipeError):
-    """What would make a run fail or never end, found before its first job; the message lists all of it."""
+    """Problems that would make a run fail or never end, found before its first job; the message lists all of them."""
 
 
 class ServerError(LeverPipeError):
-    """A server cannot be asked as configured; the message names the setting, never a secret."""
+    """A server cannot be used as configured; the message names the setting, never a secret."""
 
 
 class TrainingError(LeverPipeError):
-    """A loss or gradient that is no finite number."""
+    """A loss or gradient is not a finite number."""

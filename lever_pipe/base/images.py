@@ -1,14 +1,14 @@
-"""What an image file shows: the one reading that checks, embeddings and prompts share, or the reason why there is none.
+"""Decoding of image files: one definition for checks, embeddings and prompts, with the reason for each refusal.
 
-Taken: BMP, GIF, JPEG (and MPO, its first picture), JPEG 2000, PNG, PPM, TIFF, WebP.
+Accepted: BMP, GIF, JPEG (and MPO, its first picture), JPEG 2000, PNG, PPM, TIFF, WebP.
 
-* The orientation that EXIF states is applied.
-* Palettes, grey, bilevel, YCbCr and HSV become the RGB that they stand for; CMYK becomes (1 - C)(1 - K) and so on.
-  Colour profiles are left alone, as everywhere in the field.
-* Transparent pixels stand on white, as in Qwen2.5-VL's own utilities.
-* Refused, as nothing states what should be seen: animations and files of several pages; grey of 16 bits, 32-bit and
-  floating-point pixels, whose range no file tells; Lab. Refused by size: more than `MOST_PIXELS`, or a longer side
-  beyond `MOST_ELONGATED` times the shorter, where Qwen2.5-VL's image processor stops.
+* The EXIF orientation is applied.
+* Palettes, gray, bilevel, YCbCr and HSV are converted to RGB; CMYK becomes (1 - C)(1 - K) and so on. Color profiles
+  are ignored, as is common in the field.
+* Transparent pixels are put on white, as in Qwen2.5-VL's own utilities.
+* Refused, because their appearance is not defined: animations and files of several pages; gray of 16 bits, 32-bit and
+  floating-point pixels, whose range is in no file; Lab. Refused by size: more than `MOST_PIXELS`, or a longer side
+  beyond `MOST_ELONGATED` times the shorter, which Qwen2.5-VL's image processor refuses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lever_pipe.base.errors import ImageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# As Pillow names them; its reader of JPEG takes MPO too.
+# Pillow's names; its JPEG reader also reads MPO.
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 MOST_PIXELS = 2**25  # of an image; one of twice as many takes seconds to decode, and no data set needs it
@@ -35,14 +35,14 @@ ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)
 
 
 def digest_of(path: Path) -> str:
-    """Return the sha256 of the bytes of an image that can be shown.
+    """Return the sha256 of the bytes of an image, after decoding it.
 
     Raises:
-        ImageError: it cannot; `found` says why.
+        ImageError: the image cannot be used; `found` gives the reason.
     """
     content = _bytes(path)
     with _opening(path, content) as image:
-        # A JPEG decoder may scale as it decodes: it still reads all bytes but computes less.
+        # A JPEG decoder may scale while it decodes: it still reads all bytes but computes less.
         image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
         image.load()
     return hashlib.sha256(content).hexdigest()
@@ -52,16 +52,16 @@ def read_rgb(path: Path) -> Image:
     """Return the picture of a file in RGB.
 
     Raises:
-        ImageError: no such file, or one that shows nothing.
+        ImageError: the file is missing, or is no usable image.
     """
     return rgb(path, _bytes(path))
 
 
 def rgb(path: Path, content: bytes) -> Image:
-    """Return the picture that a file's bytes show in RGB.
+    """Return the picture in a file's bytes in RGB.
 
     Raises:
-        ImageError: they show none.
+        ImageError: the bytes are no usable image.
     """
     from PIL import Image, ImageOps
 
@@ -74,10 +74,10 @@ def rgb(path: Path, content: bytes) -> Image:
 
 
 def data_url(path: Path, content: bytes) -> str:
-    """Return the picture that a file's bytes show as a data URL: the bytes, or a PNG where a reader may show others.
+    """Return an image as a data URL: its bytes, or a PNG if viewers might interpret them differently.
 
     Raises:
-        ImageError: they show none.
+        ImageError: the bytes are no usable image.
     """
     with _opening(path, content) as image:
         kind = str(image.format).lower()
@@ -94,10 +94,10 @@ def size_of(path: Path, content: bytes) -> tuple[int, int]:
     """Return width and height of the picture that `rgb` returns, without decoding it.
 
     Raises:
-        ImageError: as far as the file's beginning tells.
+        ImageError: the beginning of the file shows that the image is unusable.
     """
     with _opening(path, content) as image:
-        # Pillow turns a TIFF itself.
+        # Pillow applies the orientation of a TIFF itself.
         turned = image.format != "TIFF" and image.getexif().get(ORIENTATION) in SIDEWAYS
         return (image.height, image.width) if turned else (image.width, image.height)
 
@@ -111,18 +111,20 @@ def _bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opening(path: Path, content: bytes) -> Iterator[Image]:
-    """Open an image that can be shown, as far as its beginning tells; what breaks inside is a broken image."""
+    """Open an image and check its header; errors inside the block count as a broken image."""
     from PIL import Image
 
     refusal = ""
     try:
+        # From bytes in memory: digest and picture belong together, even if the file changes.
         with Image.open(BytesIO(content), formats=FORMATS) as image:
+            # Raised after the block: in it, the broad handler below would replace the reason.
             refusal = _refusal(image)
             if not refusal:
                 yield image
     except Image.DecompressionBombError:
         raise _refused(path, f"more than {MOST_PIXELS:,} pixels") from None
-    except Exception:  # noqa: BLE001 - Pillow raises whatever a broken file leads to
+    except Exception:  # noqa: BLE001 - Pillow raises many classes for broken files
         raise _refused(path, "does not decode") from None
     if refusal:
         raise _refused(path, refusal)
@@ -134,6 +136,7 @@ def _refusal(image: Image) -> str:
         return f"more than {MOST_PIXELS:,} pixels"
     if max(width, height) > MOST_ELONGATED * min(width, height):
         return f"one side more than {MOST_ELONGATED} times the other"
+    # The further pictures of an MPO are previews or other views; its first one is the image.
     if image.format != "MPO" and getattr(image, "is_animated", False):
         return "several frames or pages, of which one must be chosen"
     if image.mode not in MODES:

@@ -1,4 +1,4 @@
-"""Whether a model folder is whole: from names and headers before a weight is read, then from what was loaded."""
+"""Check that a model folder is complete: by names and headers before loading, then by the loaded tensors."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ GENERATION = "generation_config.json"
 POINTER = b"version https://git-lfs"
 MAKE = "Download the folder whole, or make it again with save_pretrained (safetensors)."
 CONVERT = "lever-pipe convert"
-"""The command that makes safetensors of `.bin` weights."""
+"""Command that converts `.bin` weights to safetensors."""
 VOCABULARY = ("tokenizer.json", ("vocab.json", "merges.txt"))
-"""Of a byte-pair tokenizer: its whole, or its two parts. Without either a library makes one of a few special tokens."""
+"""Files of a byte-pair tokenizer: one, or two parts. Without them a library makes one of a few special tokens."""
 IMAGES = ("preprocessor_config.json", "processor_config.json")
-"""Files that say how images are prepared: of an image processor, and of a whole processor as it is saved today."""
+"""Files with the settings of image preparation: of an image processor, and of a whole processor in the new format."""
 LEAST_SHARE = 4
 """A layer of width H has at least H * H / 4 values: attention alone has about 4 H * H."""
 DISPLAY_LIMIT = 5
 TODAY = datetime(2024, 7, 26)
-"""The day that every chat template is told, so that a prompt is the same tomorrow; Llama 3's takes it if told none."""
+"""Fixed date for chat templates, so that prompts never change; Llama 3's template has the same default."""
 CODES = ("a", "A", "b", "B", "d", "-d", "f", "H", "I", "j", "m", "-m", "M", "p", "S", "w", "x", "X", "y", "Y")
 NOW = "".join(f"|replace('%{code}', '{TODAY.strftime(f'%{code}')}')" for code in CODES)
 NOW = f"{{% macro strftime_now(format) %}}{{{{ format{NOW} }}}}{{% endmacro %}}\n"
-"""What stands in a template for the function that asks the clock; the library lets no caller pass a function."""
+"""Macro that replaces the clock function of templates; the library accepts no functions from its callers."""
 AnyOf = str | tuple[str, ...]
 
 
 def problems_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> list[str]:
-    """Return what a model folder lacks, one text a problem; none for a whole one.
+    """Return the problems of a model folder, one text each; none for a complete folder.
 
     Args:
-        folder: holds safetensors, as one file or as shards with an index.
-        files: JSON files that must be there.
-        any_of: files of which one must be there, or the files of one group together.
+        folder: contains safetensors, as one file or as shards with an index.
+        files: required JSON files.
+        any_of: alternatives, of which one must exist; a group counts if all of its files exist.
     """
     if not folder.is_dir():
         return ["no such folder"]
@@ -52,6 +52,7 @@ def problems_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] =
     weights = sorted(folder.glob("*.safetensors"))
     shards = _shards(folder) or {"model.safetensors"}
     problems += [f"no {name}" for name in sorted(shards - {path.name for path in weights})]
+    # A pointer has the name of the weights; its own message is clearer than that of broken safetensors.
     pointers = [path for path in (*sorted(folder.glob("*.json")), *weights) if _begins(path) == POINTER]
     problems += [f"{path.name} is a git-lfs pointer" for path in pointers]
     for path in (path for path in weights if path not in pointers):
@@ -63,7 +64,7 @@ def problems_of(folder: Path, *, files: Iterable[str], any_of: Iterable[AnyOf] =
 
 
 def _shards(folder: Path) -> set[str]:
-    """Return the files that the index names; none without a readable index."""
+    """Return the files in the index; none without a readable index."""
     try:
         return set(map(str, strict_json((folder / INDEX).read_bytes())["weight_map"].values()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -76,7 +77,7 @@ def _begins(path: Path) -> bytes:
 
 
 def model_type(folder: Path) -> str:
-    """Return the family that a model folder's `config.json` names; empty where it names none or is not there."""
+    """Return the family in a model folder's `config.json`, or an empty text if the file or the entry is missing."""
     try:
         kind = strict_json((folder / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError):
@@ -85,15 +86,15 @@ def model_type(folder: Path) -> str:
 
 
 def has_bin_only(folder: Path) -> bool:
-    """Return whether a folder's weights are `.bin` files, which nothing but `convert` reads."""
+    """Return whether a folder's weights are `.bin` files, which only `convert` reads."""
     return any(folder.glob("pytorch_model*.bin")) and not any(folder.glob("*.safetensors"))
 
 
 def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iterable[AnyOf] = ()) -> None:
-    """Refuse a folder that lacks something; see `problems_of`.
+    """Refuse an incomplete folder; see `problems_of`.
 
     Raises:
-        CheckpointError: `kind` says what was expected.
+        CheckpointError: the folder is incomplete; `kind` describes the expected model.
     """
     if problems := problems_of(folder, files=files, any_of=any_of):
         remedy = f"Its weights are .bin files: {CONVERT} {folder}" if has_bin_only(folder) else MAKE
@@ -101,29 +102,30 @@ def require_whole(folder: Path, kind: str, *, files: Iterable[str], any_of: Iter
 
 
 def image_settings(folder: Path) -> Path:
-    """Return which of `IMAGES` says how images are prepared: a whole processor's where both do, as in the library."""
+    """Return the file of `IMAGES` with the settings for images; if both have them, the library prefers the second."""
     single, whole = (folder / name for name in IMAGES)
     return whole if whole.is_file() and "image_processor" in strict_json(whole.read_bytes()) else single
 
 
 def require_keys(path: Path, *keys: str) -> None:
-    """Refuse a file that leaves settings to a library's defaults, as another file under its name does.
+    """Refuse a settings file without required keys, for which a library would use its defaults.
 
     Raises:
-        CheckpointError: names the file and what it lacks.
+        CheckpointError: names the file and the missing keys.
     """
     with readable(path.parent, path.name):
         settings = strict_json(path.read_bytes())
+        # A whole processor's file nests these settings, an image processor's file does not.
         settings = settings.get("image_processor", settings)
     if missing := [key for key in keys if not isinstance(settings, dict) or key not in settings]:
         raise CheckpointError(f"{path}: expected {', '.join(keys)}", found=f"no {', '.join(missing)}", do=MAKE)
 
 
 def require_size(folder: Path, config: Any) -> None:
-    """Refuse settings of a larger model than the weights: of a library's default, where `config.json` says little.
+    """Refuse settings of a larger model than the weights: a short `config.json` falls back to a library's defaults.
 
     Raises:
-        CheckpointError: before memory for that model is taken.
+        CheckpointError: the settings do not fit; it is raised before memory for that model is allocated.
     """
     headers = [header_of(path)[1] for path in folder.glob("*.safetensors")]
     n_values = sum(math.prod(tensor["shape"]) for header in headers for tensor in header.values())
@@ -136,18 +138,19 @@ def require_size(folder: Path, config: Any) -> None:
 
 @contextmanager
 def readable(folder: Path, part: str) -> Iterator[None]:
-    """Turn what the libraries say of a broken file, or of settings that do not fit, into one line.
+    """Turn a library's error about a broken file, or about settings that do not fit, into one line.
 
     Raises:
-        CheckpointError: they said something.
-        OSError: the machine refuses, as a full disk does.
+        CheckpointError: the library raised an error.
+        OSError: the machine refuses, for example because the disk is full.
     """
     try:
         yield
     except LeverPipeError:
         raise
-    except Exception as error:  # tokenizers and the checks of configurations raise classes of their own
-        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):  # a full disk breaks no model
+    except Exception as error:  # tokenizers and configuration checks raise their own classes
+        # A missing file is a problem of the folder; other system errors, such as a full disk, are not.
+        if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             raise
         message = shortened(" ".join(str(error).split())).rstrip(".")
         found = f"{type(error).__name__}: {message}"
@@ -155,16 +158,17 @@ def readable(folder: Path, part: str) -> Iterator[None]:
 
 
 def end_tokens(folder: Path) -> tuple[int, ...]:
-    """Return the tokens that a folder's `generation_config.json` names as ends of what a model says, if there are any.
+    """Return the tokens that end a model's text, from its `generation_config.json`; none without the file or entry.
 
     Raises:
-        CheckpointError: the file is unreadable, or names no tokens.
+        CheckpointError: the file is unreadable, or its entry contains no tokens.
     """
     path, named = folder / GENERATION, None
     if path.is_file():
         with readable(folder, GENERATION):
             named = strict_json(path.read_bytes()).get("eos_token_id")
     ends = named if isinstance(named, list) else [] if named is None else [named]
+    # `type` and not `isinstance`: true and false are ints in Python.
     if not all(type(end) is int and end >= 0 for end in ends):
         raise CheckpointError(
             f"{path}: expected an eos_token_id that is a token or a list of them",
@@ -175,7 +179,7 @@ def end_tokens(folder: Path) -> tuple[int, ...]:
 
 
 def written(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """Return messages as a tokenizer's chat template writes them on `TODAY`."""
+    """Return messages in the format of a tokenizer's chat template, with `TODAY` as the date."""
     template = tokenizer.get_chat_template(tools=options.get("tools"))
     options["chat_template"] = NOW + template if "strftime_now" in template else template
     return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
@@ -186,12 +190,12 @@ def load_strictly(kind: Any, folder: Path, part: str, **options: Any) -> Any:
 
     Args:
         kind: a class of transformers with `from_pretrained`.
-        folder: a whole one (`require_whole`).
-        part: what errors call what cannot be read.
-        options: of the class, as `dtype`.
+        folder: a complete folder (`require_whole`).
+        part: name of the model in error messages.
+        options: of the class, such as `dtype`.
 
     Raises:
-        CheckpointError: unreadable files, or what `require_loaded` refuses.
+        CheckpointError: unreadable files, or a model that `require_loaded` refuses.
     """
     with readable(folder, part):
         model, info = kind.from_pretrained(
@@ -199,7 +203,7 @@ def load_strictly(kind: Any, folder: Path, part: str, **options: Any) -> Any:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused by name, as every other difference
+            ignore_mismatched_sizes=True,  # `require_loaded` refuses them by name, with all other differences
             **options,
         )
     require_loaded(folder, model, info)
@@ -207,12 +211,12 @@ def load_strictly(kind: Any, folder: Path, part: str, **options: Any) -> Any:
 
 
 def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse a model that is not what its folder's configuration says, or that can compute nothing.
+    """Refuse a model that differs from its folder's configuration, or that has untrained or broken values.
 
     Args:
-        folder: where it was loaded from.
+        folder: source of the model.
         model: a torch module.
-        differing: what `from_pretrained` says of missing, unexpected and mismatched tensors.
+        differing: missing, unexpected and mismatched tensors, as reported by `from_pretrained`.
 
     Raises:
         CheckpointError: other tensors; values that are not finite; matrices of a single value, weights of zeros only.
@@ -233,8 +237,9 @@ def require_loaded(folder: Path, model: Any, differing: Mapping[str, Iterable[An
 def _problem_of_values(name: str, tensor: Any) -> str:
     if not tensor.numel():
         return ""
-    low, high = (float(value) for value in tensor.detach().aminmax())  # NaN is both if there is one
+    low, high = (float(value) for value in tensor.detach().aminmax())  # both are NaN if any value is
     if not (math.isfinite(low) and math.isfinite(high)):
         return "not finite"
+    # Vectors may be constant, such as the ones of a fresh normalization; trained matrices are not.
     constant = low == high and tensor.numel() > 1 and (tensor.ndim > 1 or low == 0)
     return f"nothing but {low:g}" if constant and name.endswith("weight") else ""

@@ -1,12 +1,12 @@
-"""The numeric path of a process: which instructions its libraries compute with, chosen before they are imported.
+"""Choose the CPU instructions of the numeric libraries before they are imported.
 
-MKL, ATen, oneDNN, OpenBLAS and NumPy look at the CPU and take the widest instructions that it has; each kind adds in
-another order, and MKL takes another kernel for few rows than for many. They read the variables below when they are
-first used, so the package sets them when it is imported, before anything of it can import torch. Children inherit them.
+MKL, ATen, oneDNN, OpenBLAS and NumPy detect the CPU and use its widest instructions. Each instruction set adds in
+another order, and MKL uses different kernels for few and for many rows. The libraries read the variables below at first
+use, so the package sets them on import, before any of its modules can import torch. Child processes inherit them.
 
-`portable` holds all of them to AVX2 and MKL to kernels whose rows do not depend on each other (its `STRICT`
-mode): Intel CPUs with AVX2 then compute the same bits. CPUs of other vendors, for which MKL has no such mode, compute
-bits of their own, the same in each run. `fastest` takes the widest instructions, still `STRICT`.
+`portable` limits all of them to AVX2, and MKL to kernels whose rows do not depend on each other (its `STRICT` mode):
+Intel CPUs with AVX2 then compute the same bits. MKL has no such mode for CPUs of other vendors, whose bits differ from
+Intel's but are the same in each run. `fastest` uses the widest instructions, still `STRICT`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mode = Literal["portable", "fastest"]
 Level = Literal["avx512", "avx2", "less"]
 
 MODE = "LEVER_PIPE_NUMERICS"
-"""Names the mode to child processes."""
+"""Variable that passes the mode to child processes."""
 PORTABLE: Mapping[str, str] = {
     "MKL_CBWR": "AVX2,STRICT",
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -34,11 +34,11 @@ PORTABLE: Mapping[str, str] = {
 STRICT_512 = "AVX512,STRICT"
 AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}
 CPUINFO = Path(os.environ.get("LEVER_PIPE_CPUINFO", "/proc/cpuinfo"))
-"""What describes the CPU; another file for an emulated one, to which an emulator shows the host's."""
+"""Description of the CPU; under an emulator, which shows the host's CPU there, another file."""
 
 
 class Cpu(NamedTuple):
-    """What of a CPU decides which bits it computes."""
+    """The properties of a CPU that determine the bits it computes."""
 
     vendor: str
     model: str  # family and model
@@ -46,7 +46,7 @@ class Cpu(NamedTuple):
 
 
 class NumericPath(NamedTuple):
-    """A numeric path: its name, and the variables of a process that takes it."""
+    """A numeric path: its name, and the environment variables of its processes."""
 
     name: str
     variables: dict[str, str]
@@ -60,9 +60,9 @@ def settings(mode: str, level: Level) -> dict[str, str]:
 
 
 def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
-    """Return the path of a mode in an environment: what its user has set stays, and is part of the name.
+    """Return the numeric path of a mode in an environment; variables of the user are kept and enter its name.
 
-    What an ancestor of this process has set is not its user's.
+    Variables from an ancestor process do not count as the user's.
     """
     defaults, inherited = settings(mode, cpu.level), _set_by_ancestors(environment.get(MODE, ""))
     own = {name: environment[name] for name in PORTABLE if name in environment}
@@ -77,11 +77,12 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
 def choose(mode: str | None = None) -> None:
     """Set the variables of a mode for this process and its children; by default the mode of the parent process.
 
-    Where torch is imported already nothing is set: the libraries have looked, and the path is `given`.
+    If torch is imported already, nothing changes: the libraries have read their variables, and the path is `given`.
     """
     if "torch" in sys.modules:
         return
     path = chosen(mode or os.environ.get(MODE) or "portable", os.environ, cpu_here())
+    # `fastest` must not inherit the limits of a `portable` parent.
     for name in PORTABLE.keys() - path.variables.keys():
         os.environ.pop(name, None)
     os.environ.update(path.variables)
@@ -89,10 +90,9 @@ def choose(mode: str | None = None) -> None:
 
 
 def path() -> str:
-    """Return the name of the numeric path: processes of one name compute the same bits.
+    """Return the name of the numeric path: processes with the same name compute the same bits.
 
-    `portable` alone stands for every Intel CPU with AVX2; elsewhere the CPU is part of the name, and what the
-    user's environment says otherwise.
+    `portable` alone covers every Intel CPU with AVX2. Other names contain the CPU and the user's differing variables.
     """
     return _PATH[0]
 
@@ -107,7 +107,7 @@ def cpu_here() -> Cpu:
 
 
 def cpu_of(cpuinfo: str) -> Cpu:
-    """Return what the first processor of Linux's `/proc/cpuinfo` is; where it says nothing, the machine's type."""
+    """Return the first processor in Linux's `/proc/cpuinfo`; without an entry, the machine's type."""
     lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
     values = {name.strip(): value.strip() for name, _, value in lines}
     flags = set(values.get("flags", "").split())
@@ -117,7 +117,8 @@ def cpu_of(cpuinfo: str) -> Cpu:
 
 
 def _set_by_ancestors(mode: str) -> set[tuple[str, str]]:
-    """Return what a mode sets on one CPU or another; nothing without a mode."""
+    """Return the variables that a mode sets on any CPU; none without a mode."""
+    # An ancestor on another node, such as a login node, may have another CPU than this process.
     levels: tuple[Level, ...] = ("avx512", "avx2") if mode else ()
     return {pair for level in levels for pair in settings(mode, level).items()}
 

@@ -1,4 +1,4 @@
-"""AdamW whose whole state is named tensors, so that an epoch can hand it to the next through a file."""
+"""AdamW with its whole state in named tensors, so that a file can carry it from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPSILON = 1e-8
 
 
 def require_finite(values: Mapping[str, float], *, where: str = "", do: str) -> None:
-    """Refuse to go on from an infinite loss or gradient, or one that is no number.
+    """Refuse to continue from a loss or gradient that is infinite or NaN.
 
     Raises:
         TrainingError: names such values.
@@ -40,7 +40,7 @@ class AdamW:
         self.weight_decay = weight_decay
         self.means = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.squares = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        # Beside their parameter: a fused step on a GPU reads them there.
+        # On the parameter's device: a fused step on a GPU reads them there.
         self.steps = {name: torch.zeros((), device=p.device) for name, p in self.parameters.items()}
 
     @torch.no_grad()
@@ -51,6 +51,7 @@ class AdamW:
             RuntimeError: a trainable parameter has no gradient.
         """
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        # `adamw` matches lists by position: a missing gradient would shift all later ones.
         if len(gradients) < len(self.parameters):
             raise RuntimeError("a trainable parameter has no gradient")
         adamw(

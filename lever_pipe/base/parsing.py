@@ -1,4 +1,4 @@
-"""From untrusted values to a validated configuration: pydantic's errors, each with its key, value and remedy."""
+"""Parse untrusted values into a validated configuration: pydantic's errors, each with its key, value and remedy."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ KINDS = {
     "none_required": "null",
     "invalid_key": "a text as key",
 }
-"""Type of a pydantic error -> what the value must be."""
+"""Type of a pydantic error -> required kind of value."""
 YAML_WORDS = {"None": "null", "True": "true", "False": "false"}
 DISPLAY_LIMIT = 3
-"""Places that are told of a key which stands in several sections."""
+"""Maximum number of locations listed for a key that occurs in several sections."""
 RENAMED: Mapping[str, Sequence[str]] = {
     "member": ("engine", "plugin"),
     "marks": ("extra_objectives",),
     "same_everywhere": ("portable",),
 }
-"""Old keys and values, and what they are called now."""
+"""Former names of keys and values -> their current names."""
 
 
 def parse_model(model: type[S], values: Any, *, source: str) -> S:
-    """Return `values` as `model`, or raise one ConfigError that lists the faults."""
+    """Return `values` as `model`, or raise one ConfigError that lists all problems."""
     section = read_section(model, values)
     if isinstance(section, list):
         raise refusal(section, source)
@@ -44,14 +44,14 @@ def parse_model(model: type[S], values: Any, *, source: str) -> S:
 
 
 def refusal(lines: list[str], source: str) -> ConfigError:
-    """Return the one error that holds a line for each fault."""
+    """Return one error with a line for each problem."""
     count = f"{len(lines)} problem" + ("s" if len(lines) > 1 else "")
     do = "Change these keys (workflow/schemas/config.schema.json lists all):\n  " + "\n  ".join(lines)
     return ConfigError(f"{source}: expected a valid configuration", found=count, do=do)
 
 
 def read_section(model: type[S], values: Any) -> S | list[str]:
-    """Return the section, or a line for each problem; rules are looked at where all values are sound."""
+    """Return the section, or a line for each problem; rules are checked only if all values are valid."""
     try:
         section = model.model_validate(values)
     except ValidationError as exception:
@@ -60,7 +60,7 @@ def read_section(model: type[S], values: Any) -> S | list[str]:
 
 
 def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[Problem]:
-    """Yield truth values that pydantic took for numbers, and the reverse."""
+    """Yield the booleans that pydantic accepted as numbers, and the reverse."""
     if isinstance(values, Mapping) and isinstance(parsed, Section | dict):
         fields = parsed if isinstance(parsed, dict) else vars(parsed)
         for key in values.keys() & fields.keys():
@@ -74,7 +74,7 @@ def _misread(values: Any, parsed: Any, path: tuple[int | str, ...]) -> Iterator[
 
 
 def keys_in(section: type[Section], within: str = "") -> Iterator[str]:
-    """Yield where keys stand, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
+    """Yield the paths of all keys, as `data.n_eval`, `arms[].seeds` and `presets.NAME.grpo.learning_rate`."""
     for name, field in section.model_fields.items():
         yield f"{within}{name}"
         kind = {tuple: "[]", dict: ".NAME"}.get(get_origin(field.annotation) or Section, "")
@@ -86,7 +86,7 @@ def keys_in(section: type[Section], within: str = "") -> Iterator[str]:
 def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
     location, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "default_factory_not_called" or (kind == "too_short" and len(error["input"]) >= context["min_length"]):
-        return  # it follows from the problem of another value
+        return  # a consequence of another value's problem
     if kind == RULES_BROKEN:
         yield from (f"{dotted((*location, *below))}: {text}" for below, text in context["problems"])
     elif kind == "extra_forbidden":
@@ -94,9 +94,9 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
         remedy = _remedy(str(location[-1]), keys, f"Known keys: {', '.join(sorted(keys))}.")
         if len(location) == 1 and (deeper := [key for key in keys_in(model) if key.endswith(f".{location[0]}")]):
             sections = ", ".join(sorted(deeper, key=lambda key: key.count("."))[:DISPLAY_LIMIT])
-            remedy = f"It stands in a section: {sections}."
+            remedy = f"It belongs to a section: {sections}."
         yield f"{shortened(dotted(location))}: unknown key. {remedy}"
-    elif kind == "value_error":  # of a validator of ours, which says all
+    elif kind == "value_error":  # from a validator of this package, with a complete message
         yield f"{dotted(location)}: {error['msg'].removeprefix('Value error, ')}"
     else:
         seen = "" if kind == "missing" else f", got {displayed(error['input'])}"
@@ -106,7 +106,7 @@ def _lines(model: type[Section], error: ErrorDetails) -> Iterator[str]:
 
 
 def _demand(error: ErrorDetails) -> str:
-    """Return what a value must be, in the words of YAML instead of Python's."""
+    """Return the requirement on a value, in the words of YAML instead of Python's."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in KINDS:
         return f"must be {KINDS[kind]}"
@@ -121,13 +121,13 @@ def _demand(error: ErrorDetails) -> str:
 
 
 def _keys_at(model: type[Section], location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys known at a place, of which an index or a preset's name may be any."""
+    """Return the keys at a location, where an index or a preset's name matches any."""
     known = (key.replace("[]", ".[]").split(".") for key in keys_in(model))
     candidates = (key for key in known if len(key) == len(location) + 1)
     return [key[-1] for key in candidates if all(map(lambda name, at: name in (at, "[]", "NAME"), key, location))]
 
 
 def _remedy(name: str, names: Sequence[str], otherwise: str) -> str:
-    """Return what to do about an unknown key or value: its new name, the nearest one, or `otherwise`."""
+    """Return the remedy for an unknown key or value: its new name, the nearest one, or `otherwise`."""
     new = next((new for new in RENAMED.get(name, ()) if new in names), "")
     return f"It is called '{new}' now." if new else did_you_mean(name, names, otherwise)

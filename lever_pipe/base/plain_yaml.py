@@ -1,7 +1,7 @@
-"""YAML with one reading: plain values only, decimal numbers, each key once, bounded depth and size.
+"""Read YAML that has one interpretation: plain values only, decimal numbers, unique keys, bounded depth and size.
 
 YAML 1.1 and 1.2 read numbers differently: `010` is 8 or 10, `1:30` is 90 or a text, `1e3` is a text or 1000. Spellings
-that change their value without notice are errors. The exponent form is a number, as in YAML 1.2 and in JSON.
+with another value than they seem to have are errors. The exponent form is a number, as in YAML 1.2 and in JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TAG = "tag:yaml.org,2002:"
 PLAIN = {f"{TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge")}
 MAX_DEPTH = 100
 MAX_VALUES = 100_000
-"""Values of a document after its aliases are expanded: some aliases of aliases make billions."""
+"""Maximum number of values after aliases are expanded: a few aliases of aliases make billions."""
 MAX_DIGITS = 300
 DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 FRACTION = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -27,7 +27,7 @@ OCTAL_OF_YAML_1_2 = re.compile(r"[-+]?0[oO][0-7]+")
 
 
 class PlainYamlError(ValueError):
-    """A text that has no single reading.
+    """A text without a single interpretation.
 
     Attributes:
         expected: the valid form.
@@ -42,14 +42,15 @@ class PlainYamlError(ValueError):
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """The compiled reader is ten times as fast."""
+    """YAML loader; the compiled one is ten times as fast."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put merged mappings below a mapping's own keys; keep one of equal keys, which repeated merges multiply."""
+        """Put merged mappings below a mapping's own keys, and keep one of equal keys; repeated merges multiply them."""
         super().flatten_mapping(node)
         node.value = list({key.value: (key, value) for key, value in node.value}.values())
 
 
+# PyYAML follows YAML 1.1, which reads 1e3 as a text.
 _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+.0123456789"))
 
 
@@ -64,15 +65,17 @@ def read(text: str) -> Any:
     """Return the value of a YAML document; None for an empty one.
 
     Raises:
-        PlainYamlError: text that is not YAML, or has no single reading.
+        PlainYamlError: a text that is not YAML, or has no single interpretation.
     """
     try:
+        # First of all: the composer recurses, and deep nesting would exhaust the stack.
         _check_depth(text)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
                 return None
+            # Before the construction: expanding malicious aliases would exhaust the memory.
             _check(node, {})
             return loader.construct_document(node)
         finally:
@@ -82,7 +85,7 @@ def read(text: str) -> Any:
         found, line = ", ".join(filter(None, (error.context, error.problem))), mark.line + 1 if mark else 1
     except yaml.reader.ReaderError as error:
         found, line = str(error.reason), _line_at(text, error.position)
-    except UnicodeEncodeError as error:  # half of a surrogate pair
+    except UnicodeEncodeError as error:  # an unpaired surrogate
         found, line = error.reason, _line_at(text, error.start)
     raise PlainYamlError("YAML or JSON", found=found.removeprefix("found "), do="Correct it there.", line=line)
 
@@ -92,7 +95,7 @@ def _line_at(text: str, position: int) -> int:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse deep nesting by the events of the parser, which does not recurse as the composer does."""
+    """Refuse deep nesting by the parser's events; the parser does not recurse, but the composer does."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -108,8 +111,8 @@ def _check(node: yaml.Node, seen: dict[int, _Extent | None]) -> _Extent:
     """Check a node and all below it once; return its extent with aliases expanded.
 
     Args:
-        node: of the document.
-        seen: the extents of nodes by their id; None while a node's entries are under check.
+        node: a node of the document.
+        seen: the extents of nodes by their id; None while a node's entries are being checked.
     """
     line = node.start_mark.line + 1
     if id(node) in seen:
@@ -133,7 +136,7 @@ def _check(node: yaml.Node, seen: dict[int, _Extent | None]) -> _Extent:
 
 
 def _parts(node: yaml.Node) -> list[yaml.Node]:
-    """Return the nodes in a collection; check the keys of a mapping, and a scalar itself."""
+    """Return the nodes in a collection; check the keys of a mapping, and a scalar."""
     if isinstance(node, yaml.MappingNode):
         known: set[str] = set()
         for key, _ in node.value:
@@ -165,7 +168,7 @@ def _kind(node: yaml.Node) -> str:
 
 
 def _of_tag(node: yaml.Node, line: int) -> PlainYamlError:
-    """Return the error of a value that is none of JSON's kinds."""
+    """Return the error for a value that has no equivalent in JSON."""
     if node.tag == f"{TAG}timestamp":
         do = f"A text needs quotes: '{node.value}'."
         return PlainYamlError("a number or a text", found=f"the date {node.value}", do=do, line=line)
@@ -197,7 +200,7 @@ class _Notation(NamedTuple):
 
 
 def _other_reading(node: yaml.ScalarNode) -> _Notation | None:
-    """Return how another notation than the decimal one is read; None for a decimal number or a text."""
+    """Return the meaning of a number in another notation than the decimal one; None for a decimal number or a text."""
     text, kind = node.value, node.tag.removeprefix(TAG)
     if kind == "int" and not DECIMAL.fullmatch(text):
         value: float = yaml.SafeLoader("").construct_yaml_int(node)
@@ -218,7 +221,7 @@ def _reading_of_text(text: str) -> _Notation | None:
     if not re.fullmatch(r"[-+]?[0-9._][0-9._eE+-]*", text):
         return None
     with suppress(ValueError):
-        number = float(text)  # 08, 1_0e3: texts for YAML 1.1, though Python reads them as numbers
+        number = float(text)  # 08, 1_0e3: texts in YAML 1.1, but numbers in Python
         value = str(int(text)) if "." not in text and "e" not in text.lower() else str(number)
         return _Notation(value, "which YAML 1.1 reads as a text")
     return None

@@ -1,8 +1,8 @@
-"""Plugins of extension points: modules that the configuration names, in the package or beside it.
+"""Plugins of extension points: modules that the configuration names, in the package or in a user's folder.
 
-A folder that the environment variable `LEVER_PIPE_PLUGINS` names is laid out as the package is: its file
+The environment variable `LEVER_PIPE_PLUGINS` names folders with the layout of the package. Their file
 `lever/samplers/NAME.py` is imported as `lever_pipe.lever.samplers.NAME`, and enters the identity of the jobs that use
-it as a module of the package does. A plugin of the package cannot be replaced in that way.
+it like a module of the package. Such a file cannot replace a plugin of the package.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ LISTED = "Name one of {}, or add the module."
 
 
 def roots() -> list[Path]:
-    """Return the folders that hold plugins: the package, then those that the environment names.
+    """Return the folders that contain plugins: the package, then those in the environment variable.
 
     Raises:
         ConfigError: the variable has its old name.
     """
+    # The old name would be ignored silently, and a user's plugin reported as unknown.
     if RENAMED_VARIABLE in os.environ:
         found = f"{RENAMED_VARIABLE}, its old name"
         raise ConfigError(
@@ -42,6 +43,7 @@ def roots() -> list[Path]:
 def available(kind: str) -> list[str]:
     """Return the plugins of an extension point: the modules of its folders, without importing them."""
     paths = [path for root in roots() for path in (root / kind).glob("*.py")]
+    # `protocol.py` defines the interface of an extension point.
     return sorted({path.stem for path in paths if not path.stem.startswith("_") and path.stem != "protocol"})
 
 
@@ -49,7 +51,7 @@ def plugin(kind: str, name: str) -> ModuleType:
     """Return a plugin of an extension point, as `plugin("lever/samplers", "uniform")`.
 
     Raises:
-        UnknownNameError: there is none; the message lists those that exist.
+        UnknownNameError: no such plugin; the message lists the existing ones.
     """
     names = available(kind)
     if name not in names:
@@ -58,7 +60,7 @@ def plugin(kind: str, name: str) -> ModuleType:
 
 
 def plugin_of(kind: str, *others: str) -> AfterValidator:
-    """Return what holds a text of the configuration to the name of a plugin, or to one of the `others`."""
+    """Return a validator that requires the name of a plugin, or one of the `others`."""
 
     def check(name: str) -> str:
         names = [*available(kind), *others]
@@ -71,12 +73,13 @@ def plugin_of(kind: str, *others: str) -> AfterValidator:
 
 
 def load(module: str) -> ModuleType:
-    """Return a module of the package, or one that lies beside it as its plugin.
+    """Return a module of the package, or a user's plugin for it.
 
     Raises:
-        ImportError: there is none, or it cannot be imported.
+        ImportError: the module does not exist, or cannot be imported.
     """
     package = module.rpartition(".")[0]
     if package.startswith(f"{PACKAGE.name}."):
+        # The package's folder is first in its search path, so its own modules win over a user's.
         import_module(package).__path__ = [str(root.joinpath(*package.split(".")[1:])) for root in roots()]
     return import_module(module)

@@ -1,9 +1,9 @@
-"""The path-like names of policies: read, written, and called something in sentences.
+"""The path-like names of policies: parse, format and label them.
 
-A name tells who selects: `baseline/random-3`, `preset~world/rce/seed~0/epoch~5`,
-`preset~world/grpo/base~5/beta~0.1/seed~0/epoch~3`, `emulation/head/beta~0.1/epoch~2`, or of study `intention` which
-agent: `arm~reference/seed~0`. A published row is named likewise: `published/grpo/beta~0.15/epoch~3`. A *group* is a
-name without its seed or draw; `preset~world/grpo/base~5/beta~all/epoch~3` is the mean over all KL_BETA.
+A name identifies a selector: `baseline/random-3`, `preset~world/rce/seed~0/epoch~5`,
+`preset~world/grpo/base~5/beta~0.1/seed~0/epoch~3`, `emulation/head/beta~0.1/epoch~2`. In study `intention` it
+identifies an agent: `arm~reference/seed~0`. Published rows have such names too: `published/grpo/beta~0.15/epoch~3`. A
+*group* is a name without its seed or draw; `preset~world/grpo/base~5/beta~all/epoch~3` is the mean over all KL_BETA.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Mode = Literal["", "offline", "on_policy"]
 Phase = Literal["baseline", "own", "init", "sft", "rce", "grpo", "reinforce", "distil", "continued"]
 
 EMULATION = "emulation"
-"""First part of every emulated policy's name, and name of their answer batch."""
+"""First part of every emulated policy's name, and name of its answer batch."""
 BASELINE = "baseline"
 OWN = "own"
-"""A user's own selectors, and name of their answer batch."""
+"""First part of the names of a user's own selectors, and name of their answer batch."""
 TRANSFER, FIRST_ITEMS = "transfer", "first_items"
-"""Answer batches of selectors that were trained elsewhere in the grid, and that were offered the first train items."""
+"""Answer batches of selectors trained elsewhere in the grid, and of selectors offered the first train items."""
 ALL_BETAS = "all"
 AGENT = "agent"
 STARTS = ("preset~", "arm~")
-"""What the name of a trained policy or agent begins with, behind where it comes from."""
+"""Prefixes of the names of trained policies and agents, after an optional origin."""
 ORIGIN, ITEMS = "from~", "items~"
 NUMBERS = {"base", "beta", "seed", "epoch", "untouched", "items"}
 
 
 class Training(NamedTuple):
-    """A way of training: what it is called, and the numbers that a policy's name states; a group has no seed."""
+    """A training method: its label, and the numbers in a policy's name; a group has no seed."""
 
     method: str
     numbers: tuple[str, ...]
@@ -51,25 +51,25 @@ TRAINED = {
     "distil": Training("oracle distillation", ("base", "epoch")),
     "continued": Training("continued RCE", ("base", "epoch")),
 }
-"""By the kind of a trained policy."""
+"""Methods by the kind of a trained policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyName:
-    """A policy's name by its parts; a part that is absent does not apply to its kind.
+    """A policy's name in parts; an empty part does not apply to its kind.
 
     Attributes:
         kind: `baseline`, `own`, a key of `TRAINED`, `emulation`, `published`, or `agent`.
         preset: of a trained policy.
-        variant: which baseline, which arm of the emulation or of the agents, or which published phase.
-        draw: of a baseline that is drawn several times.
+        variant: name of a baseline, of an arm of the emulation or of the agents, or of a published phase.
+        draw: number of a draw, for baselines with several draws.
         base: the RCE epoch that training started from.
         beta: KL_BETA.
-        is_over_betas: whether it stands for the mean over all KL_BETA of GRPO, written `beta~all`.
+        is_over_betas: whether the name means the average over all KL_BETA of GRPO, written `beta~all`.
         is_untouched: whether an emulated epoch makes no updates.
-        document: which one quotes a published row, where several do.
-        origin: data set, or LVLM, of the grid that a policy was trained on or with, where it is evaluated elsewhere.
-        items: how many first train items it was offered, where it was not the query's own pool.
+        document: the document that quotes a published row, if several do.
+        origin: data set or LVLM of the training, if the policy is evaluated in another setting of the grid.
+        items: number of first train items offered to the policy, instead of each query's own pool.
     """
 
     kind: str
@@ -92,8 +92,9 @@ class PolicyName:
         """Return the parts of a policy's or group's name.
 
         Raises:
-            RecordError: the text is no such name, or is not as `str` writes it.
+            RecordError: the text is not a name, or differs from the form that `str` writes.
         """
+        # Formatting the parts again refuses other spellings (`seed~00`): one policy has one name and one folder.
         with suppress(KeyError, TypeError, ValueError):
             name = cls._read(text)
             if str(name) == text and name.is_whole:
@@ -106,8 +107,9 @@ class PolicyName:
 
     @classmethod
     def in_path(cls, path: str) -> Self | None:
-        """Return the policy or agent whose folder a path lies in, if any; the folder of a trained one has a seed."""
+        """Return the policy or agent whose folder contains a path, or None; a trained one's folder has a seed."""
         parts = path.split("/")
+        # From the end, because folders above may resemble a name; longest first, because a name may begin with another.
         for start in range(len(parts) - 1, -1, -1):
             if parts[start] not in (BASELINE, EMULATION, OWN) and not parts[start].startswith(STARTS):
                 continue
@@ -124,6 +126,7 @@ class PolicyName:
     @classmethod
     def _read(cls, text: str) -> Self:
         values: dict[str, Any] = values_in(text)
+        # Unknown fields raise TypeError in `cls`, which `parse` reports.
         if values.get("beta") == ALL_BETAS:
             values |= {"is_over_betas": bool(values.pop("beta"))}
         for name in NUMBERS & values.keys():
@@ -147,7 +150,7 @@ class PolicyName:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it states what its kind has, seed and draw aside."""
+        """Whether the name has exactly the parts of its kind, not counting seed and draw."""
         stated = {name for name in ("base", "beta", "epoch") if getattr(self, name) is not None}
         if self.is_over_betas:
             stated = stated | {"beta"} if self.kind in ("grpo", "on_policy") and self.beta is None else set()
@@ -161,7 +164,7 @@ class PolicyName:
                 return bool(self.preset) and not others and stated == set(TRAINED[self.kind].numbers)
 
     def __str__(self) -> str:
-        """Return the name as paths, files and tables hold it."""
+        """Return the name as it occurs in paths, files and tables."""
         if self.kind == BASELINE:
             return f"{BASELINE}/{self.variant}" + ("" if self.draw is None else f"-{self.draw}")
         numbers = {
@@ -188,32 +191,32 @@ class PolicyName:
 
     @property
     def phase(self) -> Phase:
-        """The stage of training that made it: GRPO may be offline or on-policy, as `mode` tells."""
+        """The stage of training that produced it: GRPO may be offline or on-policy (`mode`)."""
         phase: Phase = "grpo" if self.kind in ("on_policy", EMULATION) else self.kind  # type: ignore[assignment]
         return phase
 
     @property
     def mode(self) -> Mode:
-        """Who drew what it learned from in its last phase: stored selections, the policy itself, or nobody."""
+        """Source of the samples in its last training phase: stored selections, the policy itself, or none."""
         if self.kind in ("on_policy", "reinforce"):
             return "on_policy"
         return "offline" if self.kind == "grpo" else ""
 
     @property
     def start(self) -> PolicyName:
-        """The policy whose weights a trained one starts from: the RCE base of GRPO, the initialisation of RCE."""
+        """The policy whose weights it starts from: the RCE base of GRPO, the initialization of RCE."""
         if self.base is not None:
             return PolicyName(kind="rce", preset=self.preset, seed=self.seed, epoch=self.base)
         return PolicyName(kind="init", preset=self.preset, seed=self.seed)
 
     @property
     def home(self) -> PolicyName:
-        """The same policy where it was trained, offered each query's own pool."""
+        """The same policy in the grid setting where it was trained, with each query's own pool."""
         return replace(self, origin="", items=None)
 
     @property
     def batch(self) -> str:
-        """The answer batch that holds its prompts."""
+        """The answer batch that contains its prompts."""
         if self.origin:
             return TRANSFER
         if self.items is not None:
@@ -223,12 +226,12 @@ class PolicyName:
         return f"{self._head[0]}/seed~{self.seed}"
 
     def at(self, epoch: int) -> PolicyName:
-        """Return another epoch of its run."""
+        """Return another epoch of the same run."""
         return replace(self, epoch=epoch)
 
     @property
     def label(self) -> str:
-        """What it is called, as `RCE epoch 5 of seed 1 (world)`."""
+        """Text for readers, as `RCE epoch 5 of seed 1 (world)`."""
         notes: list[str] = []
         match self.kind:
             case "baseline":
@@ -254,16 +257,16 @@ class PolicyName:
 
 
 def values_in(path: str) -> dict[str, str]:
-    """Return the values that a path names, as `seed~1`; values of file names do not count."""
+    """Return the values in a path, as `seed~1`; values of file names do not count."""
     return dict(part.split("~", 1) for part in path.split("/") if "~" in part)
 
 
 def group_of(path: str) -> str:
-    """Return a policy's name, or a path that holds one, without seed or draw: `preset~world/rce/epoch~5`."""
+    """Return a policy's name, or a path that contains one, without seed or draw: `preset~world/rce/epoch~5`."""
     return re.sub(r"/seed~\d+", "", re.sub(r"((?:^|/)baseline/[^/]*)-\d+(?=/|$)", r"\1", path))
 
 
 def beta_text(kl_beta: float) -> str:
-    """Return a beta as it stands in a policy's name: the shortest text that reads back as the same number."""
+    """Return a beta in the form of policy names: the shortest text that parses to the same number."""
     text = f"{kl_beta:g}"
     return text if float(text) == kl_beta else repr(kl_beta)

@@ -51,13 +51,13 @@ def in_kernel(_: str) -> bool:
 
 
 class Variables(NamedTuple):
-    """Variables that jobs get no value of, or another one.
+    """Variables that are removed or replaced for jobs.
 
     Attributes:
         names: of the variables.
         reason: the problem with a value of the caller.
-        keeps: returns whether a value of the caller does no harm.
-        value: what replaces it; None removes the variable.
+        keeps: returns whether a value of the caller is harmless.
+        value: the replacement; None removes the variable.
     """
 
     names: tuple[str, ...]
@@ -87,11 +87,11 @@ TABLE = (
     ),
     Variables(
         ("OMP_DYNAMIC", "MKL_DYNAMIC", "OMP_THREAD_LIMIT", "MKL_DOMAIN_NUM_THREADS"),
-        "fewer threads than a job has of its rule change the order of sums",
+        "fewer threads than the rule of a job sets change the order of sums",
     ),
     Variables(
         ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"),
-        "jobs side by side would pin their threads to the same cores",
+        "concurrent jobs would pin their threads to the same cores",
     ),
     Variables(
         ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU"),
@@ -102,7 +102,7 @@ TABLE = (
 
 def apply(environment: MutableMapping[str, str] = os.environ) -> None:
     """Change the variables of the table, and remove packages of another version of Python from the search path."""
-    if "PYTHONWARNINGS" in environment:  # this process has read it
+    if "PYTHONWARNINGS" in environment:  # this process has read it, so its removal below is too late
         warnings.simplefilter("default")
     for row in TABLE:
         for name in row.names:
@@ -118,11 +118,12 @@ def apply(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def _leave_out_foreign_packages(environment: MutableMapping[str, str], search_path: list[str]) -> None:
-    """Remove packages of another version of Python: `module load` of a cluster adds them, and they hide ours."""
+    """Remove packages of another version of Python: a cluster's `module load` adds them, and they shadow ours."""
     entries = environment[PYTHONPATH].split(os.pathsep)
     foreign = [entry for entry in entries if is_foreign(entry)]
     if foreign:
         environment[PYTHONPATH] = os.pathsep.join(entry for entry in entries if entry not in foreign)
+        # In place, because `sys.path` itself must change.
         search_path[:] = [entry for entry in search_path if entry not in foreign]
 
 
@@ -133,5 +134,5 @@ def is_foreign(entry: str) -> bool:
 
 
 def set_threads(count: int, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the number of threads of numeric libraries; it counts for those that are imported later."""
+    """Set the number of threads of numeric libraries; it affects only libraries that are imported later."""
     environment.update(dict.fromkeys(THREADS, str(count)))

@@ -1,4 +1,4 @@
-"""How far long work has come: a line of a job's log, written again every 15 seconds."""
+"""Progress of long work: one line in a job's log, repeated every 15 seconds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ LINE = "{desc}: {n_fmt} of {total_fmt} in {elapsed}, {remaining} to go"
 
 
 class Progress(tqdm):  # type: ignore[misc]  # a library without types
-    """Counts what is done (`update`) of `total` items, under a label as `answer prompts`."""
+    """Counter of finished items (`update`) out of `total`, with a label such as `answer prompts`."""
 
     def __init__(self, total: int, label: str) -> None:
-        # At one position even within another: a file knows no lines above.
+        # Always position 0, even if nested: in a log file, the cursor cannot move up.
         super().__init__(total=total, desc=label, mininterval=15, position=0, bar_format=LINE)

@@ -1,9 +1,9 @@
-"""What an artefact's identity consists of: canonical config, code of its stage, digests of its models.
+"""The identity of an artifact: canonical config, code of its stage, digests of its models.
 
-Of a module that only declares, a stage's code holds the declarations that it uses and what these name, not the rest:
-what is added there for one stage reruns no other. A module only declares if its top level is imports, classes,
-functions and constants that are bound once and filled by nobody, and if it finds no names by their text
-(`FINDS_NAMES`). All other modules count whole: a missed dependency is worse than a rerun.
+If a module only declares, a stage's code covers the declarations that it uses and their dependencies, not the rest: an
+addition for one stage reruns no other. A module only declares if its top level consists of imports, classes, functions
+and constants that are bound once and never modified, and if it does not look up names by text (`FINDS_NAMES`). Of all
+other modules the whole text counts: a missed dependency is worse than a rerun.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from lever_pipe.base import plugins
 
 PACKAGE = plugins.PACKAGE
 MODULE_DIGITS = 8
-"""Hexadecimal digits that tell a module's code from its earlier one to a reader; the fingerprint covers it whole."""
+"""Hexadecimal digits of a module's digest, enough for readers to see a change; the fingerprint covers all digits."""
 STAGE = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
-"""A stage takes all by name; no other public function of `stages` takes nothing by position."""
+"""A stage has keyword-only parameters; every other public function of `stages` has a positional one."""
 FINDS_NAMES = {"globals", "locals", "vars", "eval", "exec", "__import__", "__getattr__", "import_module", "sys", "*"}
-"""A module with one of these names may use what it does not name."""
+"""A module with one of these names may use code that it does not name."""
 FILLING = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "remove", "discard", "clear"}
-"""Methods that change what a constant holds: who uses it depends on all that may have changed it."""
+"""Methods that modify a constant: its users then depend on all code that may have called them."""
 WHOLE = ""
-"""Stands for all of a module, where others name a declaration."""
+"""Means a whole module, in place of the name of a declaration."""
 ANSWERING = ("images", "rowwise")
-"""Modules that are part of every engine: what images show, and how matrix products are made."""
+"""Modules that belong to every engine: decoding of images, and matrix products."""
 NOT_ENGINE = ("ledger", "prompts")
-"""Modules beside an engine that compute nothing: what is asked is part of an answer's key."""
+"""Modules in an engine's package that compute nothing; prompts are part of an answer's key."""
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pydantic", "safetensors", "snakemake")
 COMPUTING = {"torch": (), "transformers": ("torch", "tokenizers"), "tokenizers": ()}
-"""Libraries whose version moves what a stage computes -> those that they compute with."""
+"""Libraries whose version affects a stage's results -> the libraries that they compute with."""
 
 
 def canonical_json(value: Any) -> str:
@@ -50,7 +50,7 @@ def canonical_json(value: Any) -> str:
 
 @cache
 def stages(root: Path = PACKAGE) -> dict[str, str]:
-    """Return every stage with the module that defines it, without importing any."""
+    """Return every stage with its defining module, without importing any."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted((root / "stages").glob("*.py"))}
     return {stage: f"{root.name}.stages.{name}" for name, text in texts.items() for stage in STAGE.findall(text)}
 
@@ -59,9 +59,9 @@ class ModulePart(NamedTuple):
     """A declaration of a module, or all of it.
 
     Attributes:
-        text: syntax tree without comments, docstrings and what only type checkers read, and the imports it uses.
+        text: syntax tree without comments, docstrings and code for type checkers, and the imports it uses.
         uses: declarations of the same module.
-        imports: modules, each with a name in it or nothing.
+        imports: modules, each with a name in it or an empty text.
     """
 
     text: str
@@ -74,7 +74,7 @@ Used = Mapping[tuple[str, str], ModulePart]
 
 
 def code_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> str:
-    """Return the fingerprint of a stage's code: a hash over the syntax trees of all that it and its imports use.
+    """Return the fingerprint of a stage's code: a hash over the syntax trees of the stage and all code that it uses.
 
     `plugins` are the modules that the configuration selects by name (a sampler, an LVLM), as `lever.samplers.uniform`.
     """
@@ -82,9 +82,9 @@ def code_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) 
 
 
 def modules_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> dict[str, str]:
-    """Return the modules behind `code_of`, without the package's name, with the digest of each one's syntax tree.
+    """Return the modules that `code_of` covers, without the package's name, with the digest of each syntax tree.
 
-    Of a module that only declares these are the declarations in use, as `experiment.config.Grpo`. The package itself is
+    Modules that only declare are listed by their used declarations, as `experiment.config.Grpo`. The package itself is
     called `__init__`.
     """
     return {
@@ -94,11 +94,11 @@ def modules_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAG
 
 
 def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
-    """Return the fingerprint of what a plugin computes with: all of its own part of the package that it imports.
+    """Return the fingerprint of a plugin's computation: the modules of its own subpackage that it imports.
 
-    Of an LVLM that is all of `lvlms` that it and what stands around it (`others`) use but what lies `NOT_ENGINE` it,
-    what images show, and how products are made. Answers that outlive a run are kept under it: what other code computed
-    is not an answer of this code.
+    For an LVLM these are the modules of `lvlms` that it and `others` use, except `NOT_ENGINE`, plus image decoding and
+    matrix products. Stored answers that outlive a run have this fingerprint in their key: answers of other code do not
+    count as answers of this code.
     """
     package = plugin.rpartition(".")[0]
     used = _used([(name, WHOLE) for name in (plugin, *others)], root)
@@ -111,7 +111,7 @@ def engine_code(plugin: str, *others: str, root: Path = PACKAGE) -> str:
 
 @cache
 def libraries_of(stage: str, plugins: tuple[str, ...] = (), *, root: Path = PACKAGE) -> tuple[str, ...]:
-    """Return which libraries a stage computes with (`COMPUTING`): those that it or anything that it uses imports."""
+    """Return the libraries of `COMPUTING` that a stage computes with, because it or code that it uses imports them."""
     used = _used_by_stage(stage, plugins, root).values()
     imported = {module.partition(".")[0] for code in used for module, _ in code.imports}
     return tuple(sorted({library for name in imported & COMPUTING.keys() for library in (name, *COMPUTING[name])}))
@@ -123,13 +123,14 @@ def _used_by_stage(stage: str, plugins: tuple[str, ...], root: Path) -> Used:
 
 
 def _used(todo: list[tuple[str, str]], root: Path) -> Used:
-    """Return what places of the package use of it, themselves among it."""
+    """Return the code that the given declarations use, including themselves."""
     used: dict[tuple[str, str], ModulePart] = {}
     while todo:
         name, part = todo.pop()
         module = _module(name, root)
         if module is None:
             continue
+        # A name without a declaration there may be anything, so the whole module counts.
         part = part if part in module else WHOLE
         if (name, part) in used:
             continue
@@ -138,6 +139,7 @@ def _used(todo: list[tuple[str, str]], root: Path) -> Used:
         for target, word in code.imports:
             is_module = word and _module(f"{target}.{word}", root) is not None
             todo += [(target, WHOLE), (f"{target}.{word}", WHOLE)] if is_module else [(target, word)]
+    # A declaration is redundant if its whole module is included.
     return {
         location: code for location, code in used.items() if location[1] == WHOLE or (location[0], WHOLE) not in used
     }
@@ -153,7 +155,7 @@ def _sha256(text: str) -> str:
 
 
 def python_version() -> str:
-    """Return the part of Python's version that code is compiled by, as `3.11`: it enters every fingerprint."""
+    """Return Python's minor version, as `3.11`; it enters every fingerprint, because syntax trees depend on it."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -186,9 +188,9 @@ def _git(folder: Path, *arguments: str) -> str:
 
 @cache
 def _module(name: str, root: Path) -> _Module | None:
-    """Return a module of the package; None where there is none.
+    """Return a module of the package, or None.
 
-    Read once in a process: all its fingerprints are of one moment.
+    Cached, so that all fingerprints of a process describe one moment.
     """
     package, *parts = name.split(".")
     for base in plugins.roots() if root == PACKAGE else [root]:
@@ -199,9 +201,9 @@ def _module(name: str, root: Path) -> _Module | None:
 
 
 class _Module:
-    """A module by its declarations, of which it has none where it does more than declare, and whole.
+    """A module as a whole and by its declarations; it has none of these if it does more than declare.
 
-    Texts of syntax trees take long to make: each is made when it is asked for.
+    Texts are computed on demand, because dumping syntax trees is slow.
     """
 
     def __init__(self, text: str) -> None:
@@ -230,6 +232,7 @@ class _Module:
                     self._imported[name].append(target)
             else:
                 names = _declares(statement)
+                # A name that is bound twice has no single declaration.
                 if not names or self._own.keys() & names:
                     return False
                 self._own |= dict.fromkeys(names, statement)
@@ -240,6 +243,7 @@ class _Module:
         return ModulePart(ast.dump(self._tree, annotate_fields=False), (), imports)
 
     def _declaration(self, name: str) -> ModulePart:
+        # Any name counts, local variables too: a superfluous dependency is harmless, a missed one is not.
         nodes = _nodes(self._own[name])
         words = {node.id for node in nodes if isinstance(node, ast.Name)}
         outer = sorted((word, *target) for word in words & self._imported.keys() for target in self._imported[word])
@@ -251,7 +255,8 @@ class _Module:
 
 
 def _nodes(tree: ast.AST) -> list[ast.AST]:
-    """Return a node and all below it but the contexts of names; `ast.walk` takes three times as long."""
+    """Return a node and all its descendants except the contexts of names; `ast.walk` takes three times as long."""
+    # The list grows while the loop runs over it.
     nodes = [tree]
     for node in nodes:
         for value in vars(node).values():
@@ -271,7 +276,7 @@ def _drop_docstrings(node: ast.AST) -> None:
 
 
 def _declares(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement declares; none if it does anything else."""
+    """Return the names that a statement declares; none if it has another effect."""
     match statement:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             return {name}
@@ -283,7 +288,7 @@ def _declares(statement: ast.stmt) -> set[str]:
 
 
 def _hides_uses(node: ast.AST, declared: Mapping[str, ast.stmt]) -> bool:
-    """Return whether code uses what it does not name, or fills a constant of its module."""
+    """Return whether code uses names indirectly, or modifies a constant of its module."""
     match node:
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
             return name in declared
@@ -301,7 +306,7 @@ def _hides_uses(node: ast.AST, declared: Mapping[str, ast.stmt]) -> bool:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield each name that an import binds, with the module and the name there or nothing."""
+    """Yield each name that an import binds, with the module and the imported name or an empty text."""
     if isinstance(node, ast.Import):
         yield from ((alias.asname or alias.name.partition(".")[0], (alias.name, "")) for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -313,7 +318,7 @@ def _only_checked(node: ast.AST) -> bool:
 
 
 def _is_empty(statement: ast.AST) -> bool:
-    """Return whether a statement computes nothing: prose, or for type checkers alone."""
+    """Return whether a statement computes nothing: it is prose, or for type checkers only."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str())):
             return True

@@ -1,7 +1,7 @@
-"""Every row that crosses a file boundary, as frozen models, and the two index types.
+"""Frozen models of all rows in files, and the two index types.
 
-`ExampleId` counts a split's examples in question-id order; `PoolPosition` counts the K entries of one
-query's pool. The type checker keeps the two apart, because exchanging them still yields valid numbers.
+`ExampleId` counts a split's examples in question-id order; `PoolPosition` counts the K entries of one query's pool. The
+type checker separates the two, because exchanging them still yields valid numbers.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ ExampleId = NewType("ExampleId", int)
 PoolPosition = NewType("PoolPosition", int)
 
 LogProb = Annotated[float, Field(le=1e-6)]
-"""In nats; rounding may lift that of what is certain above 0."""
+"""In nats; rounding may lift the log-probability of a certain text above 0."""
 
 Split = Literal["train", "eval"]
 AnswerText = Literal["stemmed", "raw"]
-"""Which text of an annotator: the field `answer` or `raw_answer`."""
+"""Text of an annotator: the field `answer` or `raw_answer`."""
 Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
-"""Which references VQA accuracy normalises; see `metrics.vqa_accuracy`."""
+"""References that VQA accuracy normalizes; see `metrics.vqa_accuracy`."""
 
 
 class Row(BaseModel):
     """A frozen row with exactly the declared keys and finite numbers: JSON would turn a NaN into null."""
 
+    # Files are parsed strictly (`storage`); code may pass lists for tuples.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
@@ -59,7 +60,7 @@ class Pool(Row):
 
 
 class Proposal(Row):
-    """One ordered selection of a query, before the LVLM has answered with it."""
+    """One ordered selection for a query, before the LVLM answers with it."""
 
     query_id: ExampleId
     pointer: tuple[PoolPosition, ...]
@@ -80,7 +81,7 @@ class Trajectory(Proposal):
     vqa_correct: int = Field(ge=0, le=1)
     vqa_acc_score: float = Field(ge=0, le=1)
     vqa_gt_prob: float = Field(ge=0)  # expected VQA accuracy over the distinct reference answers
-    vqa_gt_logprob: LogProb | None  # log-probability of the demonstration answer's tokens and turn end
+    vqa_gt_logprob: LogProb | None  # log-probability of the demonstration answer's tokens and end of turn
     vqa_rel_token_f1: float = Field(ge=0, le=1)
     vqa_rel_edit_sim: float = Field(ge=0, le=1)
     vqa_rel_score: float = Field(ge=0, le=1)
@@ -130,15 +131,15 @@ class RlGroup(Row):
 
 
 class Beam(Row):
-    """Demonstrations that a search chose one by one, by how probable they make the query's true answer."""
+    """Demonstrations that a search chose one by one, to maximize the probability of the query's true answer."""
 
     demonstrations: tuple[ExampleId, ...]  # in the order of choice
-    gains: tuple[float, ...]  # what each choice added to the probability
+    gains: tuple[float, ...]  # gain in probability of each choice
     probability: float = Field(ge=0, le=1)  # of the answer's span with all of them
 
 
 class QueryBeams(Row):
-    """All that a search found for one query, the best beam first."""
+    """All search results for one query, the best beam first."""
 
     query_id: ExampleId
     empty: float = Field(ge=0, le=1)  # probability of the answer's span without demonstrations
@@ -146,14 +147,14 @@ class QueryBeams(Row):
 
 
 class Selection(Row):
-    """The ordered demonstrations that one policy gives one query; k shots are its first k."""
+    """The ordered demonstrations of one policy for one query; k shots are the first k."""
 
     query_id: ExampleId
     demonstrations: tuple[ExampleId, ...]
 
 
 class AnswerRow(Row):
-    """What the LVLM said to one query with one ordered list of demonstrations."""
+    """The LVLM's answer to one query with one ordered list of demonstrations."""
 
     query_id: ExampleId
     demonstrations: tuple[ExampleId, ...]
@@ -170,18 +171,18 @@ class QuestionScore(Row):
 
 
 class PolicyScores(Row):
-    """What one policy of a batch earned, question by question."""
+    """The accuracies of one policy of a batch, question by question."""
 
     policy: str
     questions: tuple[QuestionScore, ...]
 
 
 class PolicyRef(Row):
-    """Which policy a number belongs to; empty fields do not apply to its stage."""
+    """The policy that a number belongs to; empty fields do not apply to its stage."""
 
     name: str  # path-like and unique (`policy_names`)
     stage: Phase
-    mode: Mode = ""  # who drew what it learned from: stored selections, or the policy
+    mode: Mode = ""  # source of its training samples: stored selections, or the policy
     preset: str = ""
     base_rce_epoch: int | None = None
     kl_beta: float | None = None
@@ -190,7 +191,7 @@ class PolicyRef(Row):
 
     @classmethod
     def of(cls, name: PolicyName | str, *, preset: str = "") -> Self:
-        """Return the fields of a policy's name; an emulated run's name lacks its preset."""
+        """Return the fields of a policy's name; the name of an emulated run has no preset, so `preset` adds it."""
         parts = PolicyName.parse(name) if isinstance(name, str) else name
         return cls(
             name=str(parts),
@@ -223,39 +224,39 @@ class Cell(Row):
 
     @property
     def accuracy(self) -> float:
-        """Return the accuracy in percent of the published subset, the prefix in question-id order."""
+        """The accuracy in percent on the published subset, the prefix in question-id order."""
         return next(score.accuracy for score in self.subsets if score.subset == "prefix")
 
 
 class EpochMetrics(Row):
-    """Everything that one training epoch logs."""
+    """The metrics of one training epoch."""
 
     policy: PolicyRef
     values: dict[str, float]
 
 
 class StepMetrics(Row):
-    """What one step of on-policy training logs: of the policy that drew its batch."""
+    """The metrics of one step of on-policy training, for the policy that sampled its batch."""
 
     policy: PolicyRef
-    step: int = Field(ge=0)  # batches since the epoch began
-    prompts: int = Field(ge=0)  # different prompts asked since the epoch began, this batch included
+    step: int = Field(ge=0)  # batches since the start of the epoch
+    prompts: int = Field(ge=0)  # different prompts since the start of the epoch, this batch included
     values: dict[str, float]
 
 
 class RewardTies(Row):
-    """How often the selections of a query differ under one reward; only where they do, GRPO has a gradient."""
+    """The share of queries whose selections differ under one reward; GRPO has a gradient for these only."""
 
     mode: str
     weights: dict[str, float | str]
     queries: int
-    differ: float = Field(ge=0, le=1)  # share of queries whose rewards differ at all
-    differ_clearly: float = Field(ge=0, le=1)  # by more than 0.1: a dense reward differs nearly always, if often little
-    best_differ: dict[str, float]  # number of best selections kept -> share of queries with a gradient
+    differ: float = Field(ge=0, le=1)  # share of queries with any difference in reward
+    differ_clearly: float = Field(ge=0, le=1)  # by more than 0.1: a dense reward nearly always differs, often by little
+    best_differ: dict[str, float]  # number of top selections -> share of queries with a gradient
 
 
 class Manifest(Row):
-    """How an artefact came to be; written last, so its presence means that the artefact is whole."""
+    """The origin of an artifact; written last, so that its presence proves that the artifact is complete."""
 
     stage: str
     config: dict[str, Any]
@@ -267,7 +268,7 @@ class Manifest(Row):
     device: str
     threads: int
     seconds: float
-    outputs: dict[str, str] = {}  # likewise
-    replaced: dict[str, str] = {}  # name of an output -> digest of what somebody put in its place since
+    outputs: dict[str, str] = {}  # name -> digest of the content
+    replaced: dict[str, str] = {}  # name of an output -> digest of a file that has replaced it since
     tensors: dict[str, dict[str, str]] = {}  # name of an input -> tensor -> dtype, shape and digest
-    paths: dict[str, str] = {}  # name -> where the file lay
+    paths: dict[str, str] = {}  # name -> path of the file at the time of the job

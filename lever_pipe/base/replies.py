@@ -1,8 +1,8 @@
 """The reply in a chat completion, and the problem that makes it unusable.
 
-Servers send HTTP 200 without an answer: the token limit cut the model within its thought, a filter withheld the text,
-the engine aborted. The vision-language model, the simulated user with its judge and served agents use this module, each
-with its own options.
+Servers send HTTP 200 without an answer if the token limit cut the model within its thought, a filter withheld the text,
+or the engine aborted. The vision-language model, the simulated user with its judge and served agents use this module,
+each with its own options.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORDS: dict[Problem, str] = {
     "empty": "no text",
 }
 REFUSALS: tuple[Problem, ...] = ("refused", "filtered")
-"""Problems that asking again does not solve."""
+"""Problems that another attempt does not solve."""
 _REASONS: dict[str, Problem] = {
     **dict.fromkeys(("abort", "error"), "broken off"),
     **dict.fromkeys(("content_filter", "safety"), "filtered"),
@@ -36,7 +36,7 @@ _REASONS: dict[str, Problem] = {
 }
 """Finish reasons of OpenAI, vLLM, SGLang, Mistral and gateways."""
 THOUGHT_FIELDS = ("reasoning_content", "reasoning")
-"""Names of a message's thought; vLLM has the second since 0.25."""
+"""Keys of a message's thought; vLLM uses the second since 0.25."""
 _OPENS = re.compile(r"<think(?:ing)?>|\[THINK\]|◁think▷", re.IGNORECASE)
 _CLOSES = re.compile(r"</think(?:ing)?>|\[/THINK\]|◁/think▷", re.IGNORECASE)
 
@@ -45,17 +45,17 @@ class Reply(NamedTuple):
     """A message of a server."""
 
     content: str
-    """As written, thoughts within it included; empty for null."""
+    """As received, including thoughts in it; empty for null."""
     thought: str
     """From a separate field."""
     calls: tuple[Any, ...]
     refusal: bool
     finish: Problem | None
-    """The problem that the finish reason names."""
+    """Problem according to the finish reason."""
 
     @property
     def text(self) -> str:
-        """Return the content without thoughts and outer blanks; a template may have written the opening marker."""
+        """The content without thoughts and outer blanks; the prompt may already contain the opening marker."""
         behind = _CLOSES.split(self.content)[-1]
         return _OPENS.split(behind)[0].strip()
 
@@ -64,7 +64,7 @@ def reply_of(completion: Mapping[str, Any]) -> Reply:
     """Return the reply of a completion's first choice.
 
     Raises:
-        UnreadableError: a part of the message is not of its type.
+        UnreadableError: a part of the message has another type.
     """
     choice = completion["choices"][0]
     message, reason = choice["message"], choice.get("finish_reason")
@@ -85,9 +85,9 @@ def problem_of(
 
     Args:
         reply: the message.
-        strips_thoughts: whether a text after a closed thought counts.
-        may_be_cut: whether a text that the token limit cut counts.
-        may_call: whether tool calls count.
+        strips_thoughts: whether to accept a text after a closed thought.
+        may_be_cut: whether to accept a text that the token limit cut.
+        may_call: whether to accept tool calls.
     """
     has_closed = _CLOSES.search(reply.content) is not None
     is_open = _OPENS.search(_CLOSES.split(reply.content)[-1]) is not None
@@ -102,6 +102,7 @@ def problem_of(
         "thought": has_closed and not strips_thoughts,
         "empty": not reply.text and not has_calls,
     }
+    # The order of `PROBLEMS` matters: a filtered reply is also empty, and the first problem is the cause.
     return next((problem for problem in PROBLEMS if problems[problem]), None)
 
 
@@ -109,7 +110,7 @@ def text_in(completion: Mapping[str, Any], *, strips_thoughts: bool) -> str:
     """Return the whole text of a completion.
 
     Raises:
-        UnreadableError: it has none that is usable.
+        UnreadableError: the completion has no usable text.
     """
     reply = reply_of(completion)
     if problem := problem_of(reply, strips_thoughts=strips_thoughts):

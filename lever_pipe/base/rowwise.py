@@ -1,9 +1,9 @@
-"""Linear maps of rows whose bits do not depend on how many other rows are mapped beside them.
+"""Linear maps whose results for a row do not depend on the other rows of the batch, to the bit.
 
-A product of few rows takes other kernels on a CPU and rounds differently. With MKL's `STRICT` mode on Intel CPUs it
-does not, and elsewhere products of at least `LEAST_ROWS` rows are alike (AMD: measured for inner dimensions of 16 to
-1,024); so fewer rows are mapped with rows of zeros beside them. That this suffices is tested for each shape when it is
-first met; where it does not, products are made in tiles of one fixed number of rows.
+A CPU uses other kernels for products of few rows, which round differently. With MKL's `STRICT` mode on Intel CPUs the
+bits are the same; on other CPUs they are the same for products of at least `LEAST_ROWS` rows (AMD: measured for inner
+dimensions of 16 to 1,024). Smaller products are therefore padded with rows of zeros. The first use of each shape tests
+if this suffices; if not, products are computed in tiles with a fixed number of rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 LEAST_ROWS = 4
 TILE_ROWS = 32
 PROBED = (1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 40, 63)
-"""How many rows the self-test maps alone, out of `PROBED_ROWS`."""
+"""Numbers of rows that the self-test maps separately, out of `PROBED_ROWS`."""
 PROBED_ROWS = 96
 WORK: Counter[str] = Counter()
-"""What this process did: `tiles`."""
+"""Counts of this process: `tiles`."""
 
 
 class RowwiseLinear(nn.Linear):
-    """A linear layer that goes through `linear`."""
+    """A linear layer that uses `linear`."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the library's name for it
         """Return the mapped rows."""
@@ -42,19 +42,20 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def rowwise(model: Model) -> Model:
-    """Return a model whose linear layers have become `RowwiseLinear`."""
+    """Return a model after changing its linear layers to `RowwiseLinear`, in place."""
     for module in model.modules():
+        # Exact type only: a subclass, such as one of attention, may compute something else.
         if type(module) is nn.Linear:
             module.__class__ = RowwiseLinear
     return model
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `rows @ weight.T + bias`, each row as if it were the only one.
+    """Return `rows @ weight.T + bias`, each row with the same bits as in any other batch.
 
     Args:
         rows: [..., K].
-        weight: [N, K], N > 1: a vector takes kernels of its own.
+        weight: [N, K], N > 1: a vector uses other kernels.
         bias: [N].
     """
     if not rows.is_cpu:
@@ -66,13 +67,13 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def in_company(rows: Tensor, weight: Tensor, bias: Tensor | None, least: int) -> Tensor:
-    """Return the product of too few rows, made with rows of zeros beside them."""
+    """Return the product of a small number of rows, padded with rows of zeros."""
     flat = rows.reshape(-1, rows.shape[-1])
     return product(filled(flat, least), weight, bias)[: len(flat)].view(*rows.shape[:-1], len(weight))
 
 
 def filled(rows: Tensor, least: int = LEAST_ROWS) -> Tensor:
-    """Return rows `[B, ...]`, on a CPU with rows of zeros behind them if there are fewer than `least`."""
+    """Return rows `[B, ...]`, on a CPU padded with rows of zeros if there are fewer than `least`."""
     missing = least - len(rows) if rows.is_cpu else 0
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
@@ -89,13 +90,13 @@ def _in_tiles(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def keeps_rows(shape: torch.Size, dtype: torch.dtype, biased: bool, threads: int) -> bool:
-    """Return whether products of this shape keep the bits of a row, whatever is computed beside it.
+    """Return whether products of this shape give a row the same bits in every batch.
 
     Args:
         shape: of the weight, [N, K].
         dtype: of rows and weight.
         biased: whether a bias is added.
-        threads: of this process; several share a product by its shape.
+        threads: of this process; libraries divide a product among threads by its shape.
     """
     assert threads == torch.get_num_threads()
     with torch.no_grad():
@@ -104,6 +105,7 @@ def keeps_rows(shape: torch.Size, dtype: torch.dtype, biased: bool, threads: int
         rows = torch.randn(PROBED_ROWS, shape[1], generator=draw).to(dtype)
         bias = torch.randn(shape[0], generator=draw).to(dtype) if biased else None
         together = product(rows, weight, bias)
+        # The last rows: their positions in the two products differ most.
         same = all(torch.equal(_alone(rows[-count:], weight, bias), together[-count:]) for count in PROBED)
     if not same:
         _warn_once()
@@ -119,7 +121,7 @@ def _alone(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 @cache
 def _warn_once() -> None:
     log.warning(
-        "This machine's matrix products round a row differently beside others; they are made in tiles of %d rows, so "
-        "that answers depend on nothing but their prompts. That is slower.",
+        "This machine's matrix products round a row differently in different batches; they are made in tiles of %d "
+        "rows, so that answers depend on nothing but their prompts. That is slower.",
         TILE_ROWS,
     )

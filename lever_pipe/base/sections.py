@@ -1,4 +1,4 @@
-"""What every part of the configuration is: frozen, strict about keys, with rules between them."""
+"""Base class of all parts of the configuration: frozen, strict about keys, with rules that cover several fields."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from lever_pipe.base.errors import shortened
 
 Path = tuple[int | str, ...]
 Problem = tuple[Path, str]
-"""Where a value stands, and what it must be, what it is and what to do."""
+"""Path of a value, and a text: the requirement, the value found and the remedy."""
 Rule = Callable[[Any], Iterable[Problem]]
 R = TypeVar("R", bound=Rule)
 T = TypeVar("T")
 RULES_BROKEN = "rules_broken"
-"""Type of the pydantic error that holds the problems of a section's rules."""
+"""Type of the pydantic error that contains the problems of a section's rules."""
 
 
 def rule(method: R) -> R:
-    """Mark the method of a section that yields what breaks a rule which a field's type and bounds do not hold."""
+    """Mark a validator that checks several fields; it yields problems that types and bounds cannot express."""
     method.is_rule = True  # type: ignore[attr-defined]
     return method
 
 
 def at_most(location: Path, value: float, bound: str, most: float, do: str = "") -> list[Problem]:
-    """Return the problem of a value above the one that the key `bound` has."""
+    """Return the problem of a value above the value `most` of the key `bound`."""
     problem = f"must be at most {bound}={most}, got {value}. {do or f'Lower it or raise {bound}.'}"
     return [(location, problem)] if value > most else []
 
 
 def dividing(location: Path, value: int, whole: str, number: int) -> list[Problem]:
-    """Return the problem of a value that does not divide the one that the key `whole` has."""
+    """Return the problem of a value that does not divide the value `number` of the key `whole`."""
     return [(location, f"must divide {whole}={number}, got {value}. Change one of them.")] if number % value else []
 
 
 def one_of(location: Path, value: object, choices: Collection[object], do: str, name: str = "") -> list[Problem]:
-    """Return the problem of a value that is none of those known, which stand under the key `name` if it is given."""
+    """Return the problem of a value that is none of the choices; these are the values of the key `name`, if given."""
     names = [choice for choice in choices if isinstance(choice, str)] if isinstance(value, str) else []
     remedy = did_you_mean(str(value), names, do)
     problem = f"must be one of {f'{name}=' if name else ''}{list(choices)}, got {value!r}. {remedy}"
@@ -50,13 +50,13 @@ def one_of(location: Path, value: object, choices: Collection[object], do: str, 
 
 
 def some_of(location: Path, values: Iterable[object], choices: Collection[object], do: str, name: str) -> list[Problem]:
-    """Return the problems of the values that are none of those known, as `one_of`."""
+    """Return the problems of the values that are none of the choices, as `one_of`."""
     return [problem for i, value in enumerate(values) for problem in one_of((*location, i), value, choices, do, name)]
 
 
 def repeated(location: Path, key: str, names: Sequence[str]) -> list[Problem]:
-    """Return the problems of entries of a list that have under a key what an earlier one has."""
-    do = f"Give each a {key} of its own."
+    """Return the problems of list entries that repeat an earlier entry's value of a key."""
+    do = f"Give each its own {key}."
     problem = f"must differ from that of earlier {location[-1]}"
     return [
         ((*location, i, key), f"{problem}, got {name!r}. {do}") for i, name in enumerate(names) if name in names[:i]
@@ -64,13 +64,13 @@ def repeated(location: Path, key: str, names: Sequence[str]) -> list[Problem]:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the remedy for a name that is none of `names`: the nearest of them, or what to do where none is near."""
+    """Return the remedy for a name that is none of `names`: the nearest of them, or `otherwise` if none is similar."""
     near = get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"Did you mean '{near[0]}'?" if near else otherwise
 
 
 def has_fields(template: str, **values: object) -> bool:
-    """Return whether a template has exactly these fields, each as it can be filled with its value."""
+    """Return whether a template has exactly these fields, and can be filled with their values."""
     try:
         template.format(**values)
     except (LookupError, ValueError, AttributeError, TypeError):
@@ -80,6 +80,7 @@ def has_fields(template: str, **values: object) -> bool:
 
 @cache
 def _rules_of(section: type[BaseModel]) -> list[Rule]:
+    # Classes before their subclasses, so that general problems precede special ones.
     of_classes = [vars(parent).values() for parent in reversed(section.__mro__)]
     return [value for values in of_classes for value in values if getattr(value, "is_rule", False)]
 
@@ -97,7 +98,7 @@ def _rising(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 def _path(text: str) -> str:
-    """Refuse what Snakemake would read as a wildcard, a command as an option, or a log as several lines."""
+    """Refuse a path that Snakemake reads as a wildcard, a command as an option, or a log as several lines."""
     if re.search(r"^-|[{}\0-\x1f]", text):
         kind = "must be a path without braces, control characters or a dash before it"
         raise ValueError(f"{kind}, got {displayed(text)}. Rename it, or link to it.")
@@ -105,11 +106,11 @@ def _path(text: str) -> str:
 
 
 Distinct = Annotated[tuple[T, ...], AfterValidator(_distinct)]
-"""Values none of which stands twice."""
+"""Values without repeats."""
 Rising = Annotated[tuple[T, ...], AfterValidator(_rising)]
-"""Values each of which is above the one before."""
+"""Values in rising order without repeats."""
 FilePath = Annotated[str, AfterValidator(_path)]
-"""Names a file or folder."""
+"""Path of a file or folder."""
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -117,12 +118,13 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """A frozen section of the configuration that refuses unknown keys and broken rules."""
 
+    # Attribute docstrings become descriptions in the JSON schema.
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
     )
 
     def problems(self) -> list[Problem]:
-        """Return what breaks the rules of this section; the sections in it keep theirs."""
+        """Return the problems of this section by its own rules; nested sections check theirs."""
         return [problem for check in _rules_of(type(self)) for problem in check(self)]
 
     @model_validator(mode="after")
@@ -134,12 +136,12 @@ class Section(BaseModel):
 
 
 def displayed(value: Any) -> str:
-    """Return a value as a message shows it."""
+    """Return a value for display in a message."""
     return shortened(_spelt(value))
 
 
 def _spelt(value: Any) -> str:
-    """Return a value as YAML spells it, not as Python does."""
+    """Return a value in YAML's spelling, not Python's."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_spelt(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
@@ -148,7 +150,7 @@ def _spelt(value: Any) -> str:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as it is spoken, as `arms[0].seeds`."""
+    """Return a path in the form of messages, as `arms[0].seeds`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -1,4 +1,4 @@
-"""Independent named random streams, so that order and parallelism never change a draw."""
+"""Independent named random streams, so that order and parallelism never change a sample."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def stream_seed(seed: int, *names: str | int) -> int:
     """Return a 63-bit seed that depends on `seed` and on every name, in order."""
+    # The separator keeps ("a", "bc") and ("ab", "c") different. A shift leaves 63 bits, which fit torch's signed seed.
     text = "\x1f".join([str(seed), *(str(name) for name in names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -33,7 +34,7 @@ def torch_generator(seed: int, *names: str | int) -> torch.Generator:
 
 @contextmanager
 def ambient_stream(seed: int, *names: str | int) -> Iterator[None]:
-    """Run a block with torch's own stream (dropout draws from it) set to a named one, then restore it."""
+    """Run a block with torch's global stream (used by dropout) set to a named one, then restore it."""
     import torch
 
     with torch.random.fork_rng():

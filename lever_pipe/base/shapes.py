@@ -1,4 +1,4 @@
-"""The dimension legend, and the check of what a name says of its tensor: `rewards_BG` is `[B, G]`.
+"""The dimension legend, and a check of tensors against the dimensions in their names: `rewards_BG` is `[B, G]`.
 
 B  queries in a batch            G  selections per query (a group)
 S  shots, demonstrations a selection            K  candidates in the pool            D  width of an embedding
@@ -20,14 +20,14 @@ _DIMENSIONS = re.compile(r".*_([A-Z]+)")
 
 
 class ShapeError(ValueError):
-    """A tensor does not have the shape that its name says: a programmer's problem, not the user's."""
+    """A tensor differs from the shape in its name: a programming error, not a user's error."""
 
 
 def shaped(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function refuse tensors whose shapes are not those of its parameters' names; None stands for no tensor.
+    """Make a function refuse tensors whose shapes differ from its parameters' names; None means no tensor.
 
     Raises:
-        ShapeError: by the decorated function: a tensor has another rank, or a letter stands for two sizes.
+        ShapeError: from the decorated function: a tensor has another rank, or a letter has two sizes.
     """
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -43,10 +43,10 @@ def shaped(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def require_shapes(**tensors: Tensor) -> None:
-    """Refuse tensors whose shapes do not agree with their names and with each other.
+    """Refuse tensors whose shapes do not match their names or each other.
 
     Raises:
-        ShapeError: a tensor has another rank, or a letter stands for two sizes.
+        ShapeError: a tensor has another rank, or a letter has two sizes.
     """
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Rows, arrays and texts in files: written whole or not at all, read strictly."""
+"""Rows, arrays and texts in files, written atomically and read strictly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=BaseModel)
 
 UNIT_TOLERANCE = 1e-3  # of a vector's length; float32 rounds it by 1e-6
-HALVES = ("\\ud", "\\uD")  # how JSON spells a half of a character that needs two
+HALVES = ("\\ud", "\\uD")  # JSON's escapes of surrogates, the halves of a character
 
 
 def write_text(path: Path, text: str) -> None:
@@ -39,22 +39,22 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def text_in(content: bytes) -> str:
-    """Return UTF-8 text without the byte order mark that spreadsheets and some editors put first.
+    """Return UTF-8 text without the byte order mark that spreadsheets and some editors insert.
 
     Raises:
-        UnicodeDecodeError: another encoding.
+        UnicodeDecodeError: the text has another encoding.
     """
     return content.decode("utf-8-sig")
 
 
 def strict_json(content: bytes) -> Any:
-    """Return the value of a JSON text that has one reading only.
+    """Return the value of a JSON text that has only one interpretation.
 
-    Python's own reader takes the last of several equal keys, numbers that are none or beyond a float, and halves of
-    characters, which no file can hold again.
+    Python's own reader accepts repeated keys (and uses the last one), non-finite numbers, numbers beyond a float's
+    range, and unpaired surrogates, which cannot be written to a file again.
 
     Raises:
-        ValueError: any of these, another encoding, no JSON, or nesting beyond what Python bears.
+        ValueError: any of these, another encoding, text that is not JSON, or too deep nesting for Python.
     """
     text = text_in(content)
     try:
@@ -62,15 +62,15 @@ def strict_json(content: bytes) -> Any:
     except RecursionError:
         raise ValueError("values nested too deeply") from None
     if any(half in text for half in HALVES):
-        json.dumps(value, ensure_ascii=False).encode()  # refuses what has no other half
+        json.dumps(value, ensure_ascii=False).encode()  # fails for unpaired surrogates
     return value
 
 
 def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of a JSON text; a hook of the library's reader.
+    """Return the object for the key-value pairs of a JSON text; a hook of the library's reader.
 
     Raises:
-        ValueError: a key stands in it twice.
+        ValueError: a key occurs twice.
     """
     values = dict(pairs)
     if len(values) != len(pairs):
@@ -89,7 +89,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a file or a message can hold a text: JSON and YAML can spell halves of a character."""
+    """Return whether a text can be encoded: JSON and YAML can contain escapes of unpaired surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -97,7 +97,7 @@ def read_json(path: Path) -> Any:
     """Return the JSON value of a file.
 
     Raises:
-        RecordError: the file cannot be read or is not JSON that has one reading (see `strict_json`).
+        RecordError: the file cannot be read, or is not JSON with one interpretation (see `strict_json`).
     """
     try:
         return strict_json(path.read_bytes())
@@ -109,12 +109,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:
-    """Return line number and cells of each line of a CSV file; blank lines, as spreadsheets append them, are left out.
+    """Return line number and cells of each line of a CSV file, without blank lines, which spreadsheets append.
 
     Raises:
-        RecordError: a file that cannot be read, or no CSV in UTF-8.
+        RecordError: the file cannot be read, or is not CSV in UTF-8.
     """
     try:
+        # `newline=None` accepts the line ends of all systems.
         reader = csv.reader(io.StringIO(text_in(path.read_bytes()), newline=None), strict=True)
         return [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except OSError as error:
@@ -125,10 +126,10 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def read_yaml(path: Path, expected: str) -> Any:
-    """Return the value of a file, which holds what is `expected`.
+    """Return the value of a YAML file; `expected` describes it in errors.
 
     Raises:
-        RecordError: there is none, or it is not YAML of plain values in UTF-8.
+        RecordError: the file is missing, or is not YAML of plain values in UTF-8.
     """
     from lever_pipe.base import plain_yaml
 
@@ -156,7 +157,7 @@ def read_rows(path: Path, model: type[M]) -> list[M]:
     """Return all rows of a JSON-lines file as `model`.
 
     Raises:
-        RecordError: a file that cannot be read, or a line that breaks the contract (file:line: key).
+        RecordError: the file cannot be read, or a line breaks the contract (file:line: key).
     """
     try:
         with path.open("rb") as handle:
@@ -169,7 +170,7 @@ def read_examples(path: Path) -> list[Example]:
     """Return a split's examples; the list index is the example id.
 
     Raises:
-        RecordError: as `read_rows`; no example, or ids that are not the places of the examples by rising question id.
+        RecordError: as `read_rows`; no examples, or ids that do not count the examples in the order of question ids.
     """
     examples = read_rows(path, Example)
     earlier = -1
@@ -187,7 +188,7 @@ def read_examples(path: Path) -> list[Example]:
 
 
 def read_selections(path: Path) -> dict[ExampleId, tuple[ExampleId, ...]]:
-    """Return the ordered demonstrations that one policy gives each query.
+    """Return the ordered demonstrations of one policy for each query.
 
     Raises:
         RecordError: as `read_rows`.
@@ -213,7 +214,7 @@ def read_row(path: Path, model: type[M]) -> M:
     """Return the single model of a JSON file.
 
     Raises:
-        RecordError: a file that cannot be read, or a key that breaks the contract.
+        RecordError: the file cannot be read, or a key breaks the contract.
     """
     try:
         content = path.read_bytes()
@@ -235,7 +236,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the named numpy arrays of a safetensors file.
 
     Raises:
-        RecordError: missing or damaged file, or numbers that are not finite.
+        RecordError: the file is missing or damaged, or contains numbers that are not finite.
     """
     import numpy as np
     from safetensors import SafetensorError
@@ -246,7 +247,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         endless = [name for name, array in sorted(arrays.items()) if not np.isfinite(array).all()]
     except OSError as error:
         raise _unreadable(path, error) from None
-    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:  # numpy knows fewer types
+    except (SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:  # numpy lacks some dtypes
         found = shortened(f"{type(error).__name__}: {error}")
         raise RecordError(f"{path}: expected safetensors", found=found, do="Rebuild the file.") from None
     if endless:
@@ -259,10 +260,10 @@ def read_embeddings(path: Path, n_examples: int | None = None) -> dict[str, np.n
 
     Args:
         path: the file.
-        n_examples: N, where it is known.
+        n_examples: N, if known.
 
     Raises:
-        RecordError: other arrays, or another number of rows.
+        RecordError: other arrays, another number of rows, or rows of another length than 1.
     """
     import numpy as np
 
@@ -286,20 +287,21 @@ def read_embeddings(path: Path, n_examples: int | None = None) -> dict[str, np.n
 
 
 def header_of(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return where the tensors begin in a safetensors file, and by name dtype, shape and data_offsets of each.
+    """Return the offset of the tensors in a safetensors file, and each tensor's dtype, shape and data_offsets by name.
 
     Raises:
-        OSError: no such file.
-        ValueError: the file is not whole.
+        OSError: the file is missing.
+        ValueError: the file is incomplete.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy"):  # holds the header against the file's size
+        with safe_open(path, framework="numpy"):  # compares the header with the file's size
             pass
     except SafetensorError as error:
         raise ValueError(shortened(str(error))) from None
     with path.open("rb") as handle:
+        # The format: the header's length in 8 bytes, the header, then the tensors.
         length = int.from_bytes(handle.read(8), "little")
         header: dict[str, Any] = json.loads(handle.read(length))
     header.pop("__metadata__", None)
@@ -307,7 +309,7 @@ def header_of(path: Path) -> tuple[int, dict[str, Any]]:
 
 
 def write_listing(path: Path, digests: Mapping[str, str]) -> None:
-    """Write a line a file as `sha256sum` does, atomically: digest, two blanks, name."""
+    """Write one line for each file in the format of `sha256sum`, atomically: digest, two blanks, name."""
     content = os.fsencode("".join(f"{digests[name]}  {name}\n" for name in sorted(digests)))
     write_file(path, lambda handle: handle.write(content))
 
@@ -316,9 +318,10 @@ def read_listing(path: Path) -> dict[str, str]:
     """Return name -> digest of a listing.
 
     Raises:
-        RecordError: a file that cannot be read.
+        RecordError: the file cannot be read.
     """
     try:
+        # Not `splitlines`, because names may contain other line separators.
         lines = os.fsdecode(path.read_bytes()).split("\n")
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -326,14 +329,15 @@ def read_listing(path: Path) -> dict[str, str]:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file's bytes; of what a file holds, see `contents`."""
+    """Return the sha256 of a file's bytes; for digests of contents, see `contents`."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _parse(model: type[M], content: bytes, location: str) -> M:
     try:
-        strict_json(content)  # pydantic takes the last of several equal keys
+        strict_json(content)  # pydantic accepts repeated keys
+        # Strict: a file with "1" for 1 breaks the contract.
         return model.model_validate_json(text_in(content), strict=True)
     except ValidationError as error:
         found = _describe(error)

@@ -1,1 +1,1 @@
-"""The commands beside the stages: `why`, `trace`, `compare`, `store`, `ledger` and the others."""
+"""The commands that are not stages: `why`, `trace`, `compare`, `store`, `ledger` and the others."""

@@ -1,8 +1,8 @@
-"""`lever-pipe import_checkpoint`: a selector of the original's training as one of ours.
+"""`lever-pipe import_checkpoint`: convert a selector of the original's training to this package's format.
 
-The pointer network of v2 and v3 comes in. The shapes of its tensors tell the sizes; what no tensor tells (attention
-heads, dropout, temperature) comes from the configuration and is written down as assumed. Nothing is left out unsaid,
-and no missing tensor is made up: the original's own converters do both, and evaluate half a network.
+Supported are the pointer networks of v2 and v3. The shapes of the tensors determine the sizes; other settings
+(attention heads, dropout, temperature) come from the configuration, and the record calls them assumed. It also lists
+ignored tensors; missing ones are errors. The original's own converters report neither, and evaluate half a network.
 
 Source: Lever-Plus (published code), `models/v2`, `models/v3`
 """
@@ -35,26 +35,26 @@ from lever_pipe.runtime.snakemake_adapter import configured
 SELECTOR, RECORD = "selector.safetensors", "import.json"
 DICTS = ("state_dict", "model_state_dict")
 PREFIX = re.compile(r"^(lever_lm\.)?(pointer_selector\.)?")
-"""Of Lightning's module and of the selector in it."""
+"""Prefixes of Lightning's module, and of the selector in it."""
 TOWER = re.compile(r"^(img_model|sen_model)\.")
-"""Before the names of CLIP's tensors, which a selector does not have."""
+"""Prefix of CLIP's tensors, which do not belong to the selector."""
 BUFFER = "position_ids"
-"""The end of names of CLIP's buffers, which newer files leave out."""
+"""Suffix of CLIP's buffers, which newer files do not contain."""
 FIRST_LAYER = {"cross_attn.": "cross_attn_layers.0.", "attn_norm.": "attn_norms.0."}
-"""Names in files with one layer, and in converted ones."""
+"""Names in files with one layer -> current names."""
 LAYER = re.compile(r"attn_norms\.\d+\.weight")
 OTHER_FILE = "Name a checkpoint of the original's training."
 UNTOLD = ("temperature", "dropout", "heads", "attention_dropout")
-"""Fields of `selector` that no tensor tells."""
+"""Fields of `selector` that do not follow from any tensor."""
 WHAT = "a pointer selector of v2 or v3"
 
 
 def main(words: Sequence[str]) -> int:
-    """Import one checkpoint, print what it is, and return the exit status."""
+    """Import one checkpoint, print a summary, and return the exit status."""
     parser = argparse.ArgumentParser(prog="lever-pipe import_checkpoint", description=__doc__)
     parser.add_argument("source", type=Path, help="a .ckpt or .pt file of the original")
-    parser.add_argument("out", type=Path, help=f"a folder to be made, for {SELECTOR} and {RECORD}")
-    parser.add_argument("--preset", default="", help="for what no tensor tells; default: the first arm's")
+    parser.add_argument("out", type=Path, help=f"a new folder for {SELECTOR} and {RECORD}")
+    parser.add_argument("--preset", default="", help="for settings that no tensor determines; default: the first arm's")
     configuration.add_options(parser)
     options = parser.parse_args(words[1:])
     found = configured(vars(options))
@@ -66,9 +66,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: str = "") -> dict[str, Any]:
-    """Write the selector of a file into a folder, with the record of the import, which is returned.
+    """Write the selector of a file into a folder, with a record of the import, and return the record.
 
-    The preset, by default the first arm's, tells what no tensor does; the encoder's folder what CLIP's tensors must be.
+    The preset, by default the first arm's, supplies the settings that no tensor determines. The encoder's folder
+    contains the CLIP that the file's CLIP tensors must equal.
     """
     if out.exists():
         refuse(f"{out}: expected no folder yet", "one", "Name another, or remove it.")
@@ -82,6 +83,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
     tensors = {
         _newer(n): tensor.clone().contiguous() for n, tensor in sorted(selected, key=lambda pair: _newer(pair[0]))
     }
+    # Old and new names of one tensor would silently overwrite each other.
     if len(tensors) < len(selected):
         refuse(f"{source}: expected each tensor once", "one under two names", "Take one of them out.")
     projection = tensors.get("input_proj.weight")
@@ -115,7 +117,7 @@ def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: s
 
 
 def _state_in(source: Path, content: Any) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the tensors in what a file holds, and what is ignored beside them."""
+    """Return the tensors in a file's content, and the names of its ignored entries."""
     key = next((name for name in DICTS if isinstance(content, dict) and name in content), "")
     state = content[key] if key else content
     if wrong := list(no_tensors(state)):
@@ -129,13 +131,14 @@ def _newer(name: str) -> str:
 
 
 def _require_stock(source: Path, towers: Mapping[str, Tensor], folder: Path) -> None:
-    """Refuse CLIP's tensors that are not those of the encoder's folder: then the selector's inputs were others."""
+    """Refuse CLIP tensors that differ from the encoder's folder: the selector was trained on other inputs then."""
     if not towers:
         return
     stock: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         stock |= load_tensors(path)[0]
     unknown = sorted(towers.keys() - stock.keys())
+    # Compared as float32, because files may differ in precision.
     tuned = sorted(n for n in towers.keys() & stock.keys() if not torch.equal(towers[n].float(), stock[n].float()))
     if unknown or tuned:
         found = f"{first(unknown)}, which that folder lacks" if unknown else f"others: {first(tuned)}: CLIP was trained"

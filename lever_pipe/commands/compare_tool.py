@@ -1,8 +1,8 @@
-"""`lever-pipe compare A B`: which settings of two runs differ, and which of their results differ.
+"""`lever-pipe compare A B`: the differences between the settings of two runs, and between their results.
 
-A and B are results folders. Settings are those of the manifests at equal places, each difference once with the number
-of jobs that it concerns. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over
-shots, the endpoints of an agent, both as mean over seeds. What one run lacks is `absent`.
+A and B are results folders. Settings come from the manifests with equal paths; each difference is listed once with the
+number of jobs. Results are rows of `evidence.csv` with an interval: the accuracy of a policy as mean over shots, and
+the endpoints of an agent, both as mean over seeds. An entry that one run lacks is `absent`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lever_pipe.runtime.rerun.why_names import flat
 
 ABSENT = "absent"
 KINDS = ("config", "code", "version", "commit", "device", "input")
-"""Of facts, in the order in which they are shown."""
+"""Kinds of facts, in the order of display."""
 OF_ANY_JOB = ("version", "commit", "device")
-DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
+DIGEST = 12  # hexadecimal digits of a content digest, enough to distinguish files
 WIDEST = 36  # characters of a printed value
 NAMES = ("policy.", "shard")
-"""Config keys that name the job itself."""
+"""Prefixes of config keys that name the job itself."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what differs between two runs and return 0."""
+    """Print the differences between two runs and return 0."""
     parser = argparse.ArgumentParser(prog="lever-pipe compare", description=__doc__)
     parser.add_argument("a", metavar="A", type=Path, help="a results folder")
-    parser.add_argument("b", metavar="B", type=Path, help="the results folder that it is compared with")
+    parser.add_argument("b", metavar="B", type=Path, help="the results folder to compare with it")
     options = parser.parse_args(words[1:])
     results = differing_results(options.a, options.b)
     settings = [[f"{cell!s:.{WIDEST}}" for cell in line] for line in differing_settings(options.a, options.b)]
@@ -49,10 +49,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def differing_settings(left: Path, right: Path) -> list[tuple[str, str, str, str, int]]:
-    """Return what the manifests at equal places below two folders state differently, by kind and stage.
+    """Return the differences between manifests with equal paths below two folders, by kind and stage.
 
-    Each is a stage, a key, both values, and how many jobs it concerns. Of an input the name alone is given: everything
-    that follows from other content differs too.
+    Each has a stage, a key, both values and the number of jobs. Inputs have no digests here: every job after a first
+    difference reads other content, so the digests would add nothing.
     """
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for path in manifests_below(left):
@@ -70,7 +70,7 @@ def differing_settings(left: Path, right: Path) -> list[tuple[str, str, str, str
 
 
 def facts(manifest: Manifest) -> dict[str, str]:
-    """Return what a manifest states: configuration, code, versions, commit, device and inputs, each as text."""
+    """Return the facts in a manifest: configuration, code, versions, commit, device and inputs, each as text."""
     config = {key: value for key, value in flat(manifest.config).items() if not key.startswith(NAMES)}
     return {
         **{f"config.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in config.items()},
@@ -83,8 +83,9 @@ def facts(manifest: Manifest) -> dict[str, str]:
 
 
 def differing_results(left: Path, right: Path) -> list[tuple[str, float | None, float | None, float | None]]:
-    """Return the results of two runs that differ, with the difference, in the order of their evidence."""
+    """Return the results that differ between two runs, with the difference, in the order of their evidence."""
     a, b = _results(left), _results(right)
+    # A result of only one run has no gap; it is listed too.
     gaps = {key: b[key] - a[key] for key in a.keys() & b.keys()}
     return [(key, a.get(key), b.get(key), gaps.get(key)) for key in a | b if gaps.get(key) != 0]
 

@@ -1,8 +1,8 @@
-"""`lever-pipe convert`: write safetensors beside the `.bin` weights of a model folder, or a folder of a GGUF.
+"""`lever-pipe convert`: write safetensors next to the `.bin` weights of a model folder, or a folder from a GGUF file.
 
-A `.bin` file is a pickle. It is read by `torch.load(weights_only=True)`, which builds tensors and plain containers and
-refuses every other object, and by nothing else in this package; `import_checkpoint` reads through it too. No stage
-opens one, so none can meet one unasked.
+A `.bin` file is a pickle. Only this module opens pickles (`import_checkpoint` uses it too), by
+`torch.load(weights_only=True)`, which builds tensors and plain containers and refuses every other object. No stage
+opens one, so that code in a file can never run unnoticed.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
 ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling\.|scale_linear$)")
 REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
-"""What `torch.load` says of an object that it does not build."""
+"""Error text of `torch.load` for an object that it refuses."""
 BROKEN = (
-    "The file is broken, a git-lfs pointer, or holds objects that would run code; it was not run. Take another copy; "
-    "where you trust it, save its tensors alone, as torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
+    "The file is broken, a git-lfs pointer, or contains objects that would run code; it was not run. Take another "
+    "copy; if you trust it, save its tensors alone, as torch.save({'state_dict': loaded['state_dict']}, 'tensors.pt')."
 )
 
 ABOUT = """
-Reads pytorch_model.bin, or the shards that pytorch_model.bin.index.json names, one at a time, and writes
-model.safetensors, or shards with their index, beside them; names, values and types of the tensors stay. The .bin files
-stay; remove them when the folder loads. Of a .gguf file it makes a folder: weights in float32, which holds what a
-quantised block stands for exactly, settings, tokenizer and chat template.
+Reads pytorch_model.bin, or the shards in pytorch_model.bin.index.json, one at a time, and writes model.safetensors, or
+shards with their index, to the same folder. Names, values and types of the tensors do not change. The .bin files stay;
+remove them when the folder loads. From a .gguf file it makes a folder: weights in float32, which represents
+quantized values exactly, settings, tokenizer and chat template.
 """
 
 
@@ -47,11 +47,11 @@ def main(words: Sequence[str]) -> int:
     """Convert one folder or file, print the digest of each file made, and return the exit status."""
     parser = argparse.ArgumentParser(prog="lever-pipe convert", description=ABOUT)
     parser.add_argument("source", type=Path, help="a model folder with .bin weights, or a .gguf file")
-    parser.add_argument("--into", type=Path, help="of a .gguf file: the folder to make")
-    parser.add_argument("--chat-template", type=Path, help="of a .gguf file: a Jinja file in place of its template")
+    parser.add_argument("--into", type=Path, help="for a .gguf file: the new folder")
+    parser.add_argument("--chat-template", type=Path, help="for a .gguf file: a Jinja file that replaces its template")
     given = parser.parse_args(words[1:])
     if (given.source.suffix == ".gguf") != (given.into is not None) or (given.chat_template and not given.into):
-        parser.error("--into FOLDER is for a .gguf file, which needs it; --chat-template FILE goes with it")
+        parser.error("--into FOLDER is for .gguf files, which need it; --chat-template FILE requires it")
     paths = convert_gguf(given.source, given.into, given.chat_template) if given.into else convert(given.source)
     for path in paths:
         sys.stdout.write(f"sha256 {storage.digest(path)}  {path}\n")
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
-    """Write the language model of a GGUF file as a model folder, whole or not at all; return its files."""
+    """Write the language model of a GGUF file as a model folder, atomically; return its files."""
     if missing := [name for name in ("accelerate", "gguf") if find_spec(name) is None]:
         remedy = "Install both: pip install 'lever-pipe[gguf]'."
         raise ConfigError(f"{path}: expected the libraries accelerate and gguf", found=f"no {missing[0]}", do=remedy)
@@ -94,25 +94,25 @@ def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) ->
 
 
 def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
-    """Refuse tensors that transformers drops without a word, as biases of a llama."""
+    """Refuse tensors that transformers ignores silently, such as biases of a llama."""
     from transformers import modeling_gguf_pytorch_utils as of_gguf
 
     family = header.fields["general.architecture"].contents()
     processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
     locations = of_gguf.get_gguf_hf_weights_map(model, processor)
     if unplaced := sorted({tensor.name for tensor in header.tensors} - locations.keys()):
-        found = f"{first(unplaced)}, which it leaves out"
+        found = f"{first(unplaced)}, which it ignores"
         do = "Take the model's safetensors."
-        refuse(f"{path}: expected tensors that transformers has a place for in {type(model).__name__}", found, do)
+        refuse(f"{path}: expected only tensors that transformers loads into {type(model).__name__}", found, do)
 
 
 def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Sequence[str]) -> None:
-    """Refuse rotary positions that are scaled, which transformers leaves out of most folders without a word."""
+    """Refuse scaled rotary positions, which transformers omits from most folders silently."""
     scales = {key: field.contents() for key, field in fields.items() if ROPE_SCALES.search(key)}
     is_off = any(key.endswith(".type") and value == "none" for key, value in scales.items())
     scaled = [name for name in tensors if name == ROPE_FACTORS] + ([] if is_off else sorted(scales))
     if scaled:
-        do = "Take the model's safetensors: its config.json says how they are scaled."
+        do = "Take the model's safetensors: its config.json contains the scaling."
         refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
 
 
@@ -135,9 +135,10 @@ def convert(folder: Path) -> list[Path]:
                     "Download file and index again.",
                 )
             written = temporary / f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
-            # Safetensors holds no memory twice: what shares it is copied for each name.
+            # Safetensors stores no memory twice: tensors that share it are copied for each name.
             selected = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
             save_file(selected, written, metadata={"format": "pt"})
+            # On disk before it gets its final name.
             with written.open("rb") as handle:
                 os.fsync(handle.fileno())
             placed |= dict.fromkeys(selected, written.name)
@@ -146,14 +147,14 @@ def convert(folder: Path) -> list[Path]:
         if index:
             values = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}
             storage.write_json(temporary / INDEX, values)
-            names.append(INDEX)  # last: a folder without it has no shards
+            names.append(INDEX)  # last: without it, readers ignore the shards of an interrupted conversion
         for name in names:
             atomic.place(temporary / name, folder / name)
     return [folder / name for name in names]
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor that the index of shards names; nothing where there is a single file."""
+    """Return the file of each tensor in the index of shards; an empty mapping for a single file."""
     path = folder / BIN_INDEX
     if not path.is_file():
         if not (folder / f"{STEM}.bin").is_file():
@@ -168,20 +169,20 @@ def _index(folder: Path) -> dict[str, str]:
     names = index.get("weight_map") if isinstance(index, dict) else None
     files = {file.name for file in folder.glob(f"{STEM}*.bin")}
     if not isinstance(names, dict) or not names or not all(name in files for name in map(str, names.values())):
-        expected = f"{path}: expected a weight_map of files {STEM}*.bin that lie beside it"
+        expected = f"{path}: expected a weight_map of files {STEM}*.bin in the same folder"
         refuse(expected, "none, or files that are absent or elsewhere", "Download the folder whole.")
     return names
 
 
 def load_restricted(path: Path) -> Any:
-    """Return what a file holds: tensors, numbers, texts and plain containers of them."""
+    """Return the content of a file: tensors, numbers, texts and plain containers of them."""
     if not path.exists():
         refuse(f"{path}: expected weights", "no such file", "Name one.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - it raises whatever a broken file leads to
+    except Exception as error:  # noqa: BLE001 - torch raises many classes for broken files
         message = " ".join(str(error).split())
         match = REFUSED_GLOBAL.search(message)
         refuse(
@@ -192,19 +193,19 @@ def load_restricted(path: Path) -> Any:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a `.bin` file, which must hold nothing else."""
+    """Return the tensors of a `.bin` file, which must not contain anything else."""
     content = load_restricted(path)
     if wrong := list(no_tensors(content)):
         refuse(
             f"{path}: expected tensors by their names, and nothing else",
             first(wrong),
-            "Take the weights that save_pretrained writes, not those of a training run or a quantised model.",
+            "Take the weights that save_pretrained writes, not those of a training run or a quantized model.",
         )
     return {name: tensor.detach() for name, tensor in content.items()}
 
 
 def no_tensors(content: Any) -> Iterator[str]:
-    """Yield what is no plain tensor with a name, nor has a place in safetensors."""
+    """Yield the entries that are not plain named tensors, or that safetensors cannot store."""
     if not isinstance(content, Mapping) or not content:
         yield f"a {type(content).__name__}" if not isinstance(content, Mapping) else "no tensor"
         return

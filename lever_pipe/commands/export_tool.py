@@ -1,8 +1,8 @@
-"""`lever-pipe export TRACKER RESULTS OUT`: the curves of finished work for TensorBoard or W&B, offline.
+"""`lever-pipe export TRACKER RESULTS OUT`: write the curves of finished work for TensorBoard or W&B, offline.
 
-One run a policy or arm and seed, with what its manifest states and every row of its curves. Then
+Each policy or arm becomes one run per seed, with the facts of its manifest and every row of its curves. Then
 `tensorboard --logdir OUT` shows them, or `wandb sync OUT/wandb/offline-run-*` sends them. A tracker's library is the
-extra of its name. TensorBoard keeps 32 bits of a value; the CSV files keep all.
+extra of its name. TensorBoard stores values in 32 bits; the CSV files have full precision.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TABLES = {
     "lever/tables/arms_training.csv": sources.training,
     "intention/tables/curves.csv": sources.agent_curves,
 }
-"""File of curves below the results -> its reader."""
+"""Table of curves below the results -> its reader."""
 
 
 class TrackedRun(NamedTuple):
-    """A policy's training, by its name without epoch, or an arm's run; `steps`: by step or epoch its metrics."""
+    """A policy's training, named without its epoch, or an arm's run; `steps`: metrics by step or epoch."""
 
     name: str
     facts: dict[str, str]
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def tracked_runs(results: Path) -> list[TrackedRun]:
-    """Return the runs of all files of curves below a results folder, by name; `RecordError` as in `main`."""
+    """Return the runs of all tables of curves below a results folder, by name; `RecordError` without a readable one."""
     metrics: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for name, read in TABLES.items():
         path = results / name
@@ -73,7 +73,7 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
             raise RecordError(needs, found=seen, do="Build the file again.") from None
         for row in rows:
             policy = PolicyName.parse(row.subject)
-            if policy.seed is not None:  # no mean over seeds
+            if policy.seed is not None:  # a row without a seed is a mean over seeds, not a run
                 run, step = str(replace(policy, epoch=None)), int(row.at or policy.epoch or 0)
                 metrics[run][step]["/".join(filter(None, (row.subset, row.mode, row.metric)))] = row.value
     if not metrics:
@@ -83,7 +83,7 @@ def tracked_runs(results: Path) -> list[TrackedRun]:
 
 
 def _facts(results: Path, run: str, last: int) -> dict[str, str]:
-    """Return what the manifest of a policy's last epoch or of an arm's run states."""
+    """Return the facts in the manifest of a policy's last epoch or of an arm's run."""
     manifests = (results / "lever" / run / f"epoch~{last}/run.json", results / "intention" / run / "run.json")
     return next((facts(storage.read_row(manifest, Manifest)) for manifest in manifests if manifest.is_file()), {})
 
@@ -108,4 +108,4 @@ def _to_wandb(run: TrackedRun, folder: Path, project: str) -> None:
 
 
 TRACKERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb}
-"""By the name of library and extra."""
+"""Writers by the name of library and extra."""

@@ -1,10 +1,10 @@
-"""`lever-pipe fetch --configfile FILE`: download the models that a configuration names into the folders it names.
+"""`lever-pipe fetch --configfile FILE`: download the models of a configuration into the folders that it names.
 
-Downloads safetensors, configuration, tokenizer and processor files from the Hugging Face Hub, and no pickle. A model
-folder that is whole stays as it is. After an interruption the same command continues: whole files stay. The repository
-follows from the name of the folder, or is the folder's path if that has the form OWNER/NAME; `--from` names another one
-and a revision. The environment variables of `huggingface_hub` apply: HF_TOKEN for repositories with restricted access,
-HF_ENDPOINT for a mirror.
+Downloads safetensors, configuration, tokenizer and processor files from the Hugging Face Hub, and no pickle. Complete
+model folders are not changed. After an interruption the same command continues, and complete files stay. The
+repository follows from the name of the folder, or is the folder's path if that has the form OWNER/NAME; `--from` names
+another one and a revision. The environment variables of `huggingface_hub` apply: HF_TOKEN for repositories with
+restricted access, HF_ENDPOINT for a mirror.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.snakemake_adapter import configured
 
 FILES = ("model*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*")
-"""Weights with their index; settings; parts of tokenizers; chat templates; the licence."""
+"""Weights with their index; settings; parts of tokenizers; chat templates; the license."""
 SUBFOLDERS = "*/*"
 """Other formats of the same weights."""
 STARTED = Path(".cache/huggingface")
-"""Folder that `huggingface_hub` keeps in a folder that it downloads into."""
+"""Folder that `huggingface_hub` creates in each folder of downloads."""
 WEIGHTS = ".safetensors"
 
 
@@ -53,6 +53,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words[1:])
     found = configured(vars(options))
     experiment = parse_experiment(found.values, source=found.source)
+    # Several keys may share a folder: the first key names it, and a folder is downloaded once.
     models = {model.folder: model for model in reversed(local_checks.loaded_here(experiment))}
     sources = _sources(options.sources, [model.key for model in models.values()])
     missing = []
@@ -72,10 +73,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path = Path()) -> None:
-    """Download one model, unless its folder is whole.
+    """Download one model, unless its folder is complete.
 
     Args:
-        experiment: names the files that the readers of the model open.
+        experiment: determines the files that the readers of the model open.
         model: folder and key.
         source: OWNER/NAME or OWNER/NAME@REVISION; empty for the repository of the folder's name.
         here: the working directory.
@@ -84,7 +85,7 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
         ConfigError: no known repository, or a folder with files of another origin.
         ServerError: the hub refuses or does not answer.
         CheckpointError: the repository has no safetensors, or lacks another file.
-        MachineError: too little room on the disk.
+        MachineError: not enough disk space.
     """
     files, any_of = local_checks.files_read(experiment, model)
     folder = here / model.folder
@@ -96,12 +97,14 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
     with _explained(repository, model.key):
         info = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        # The filter of `snapshot_download`, so that the size is that of the download.
         wanted = list(filter_repo_objects(sizes, allow_patterns=list(FILES), ignore_patterns=SUBFOLDERS))
         size = sum(sizes[name] for name in wanted)
         what = f"{len(wanted)} files, {size / 10**9:.2f} GB, of {repository} at {info.sha}"
         sys.stdout.write(f"{model.key}: {what} into {model.folder}\n")
         sys.stdout.flush()
         _require_room(folder, size)
+        # By commit: a branch could move between the listing and the download.
         snapshot_download(
             repository, revision=info.sha, local_dir=folder, allow_patterns=list(FILES), ignore_patterns=SUBFOLDERS
         )
@@ -119,7 +122,7 @@ def fetch(experiment: Experiment, model: LoadedModel, source: str, *, here: Path
 
 
 def _require_place(model: LoadedModel, folder: Path, repository: str) -> None:
-    """Refuse a model without repository, and a folder with files of another origin."""
+    """Refuse a model without a repository, and a folder with files of another origin."""
     if not repository:
         raise ConfigError(
             f"{model.folder}: expected a folder whose repository on the hub is known",
@@ -135,11 +138,12 @@ def _require_place(model: LoadedModel, folder: Path, repository: str) -> None:
 
 def _require_room(folder: Path, size: int) -> None:
     location = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    # Files of an interrupted download need no more space.
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     free = shutil.disk_usage(location).free
     if size - present > free:
         found = f"{free / 10**9:.1f} GB"
-        raise MachineError(f"{folder}: expected {size / 10**9:.1f} GB free", found=found, do="Make room.")
+        raise MachineError(f"{folder}: expected {size / 10**9:.1f} GB free", found=found, do="Free disk space.")
 
 
 @contextmanager
@@ -147,13 +151,14 @@ def _explained(repository: str, key: str) -> Iterator[None]:
     """Turn errors of the hub's client into one line.
 
     Raises:
-        ServerError: names repository, refusal and remedy.
+        ServerError: names repository, error and remedy.
     """
     expected, again = f"expected {repository} on the hub", "Check network, HF_ENDPOINT and HF_TOKEN, then repeat."
     try:
         yield
+    # Subclasses first: GatedRepoError is a RepositoryNotFoundError, and that an HfHubHTTPError.
     except GatedRepoError:
-        do = "Accept its licence on its page, and set HF_TOKEN to a token of your account."
+        do = "Accept its license on its page, and set HF_TOKEN to a token of your account."
         raise ServerError(expected, found="restricted access", do=do) from None
     except RevisionNotFoundError:
         raise ServerError(expected, found="no such revision", do=f"Correct --from {key}.") from None
@@ -165,13 +170,13 @@ def _explained(repository: str, key: str) -> Iterator[None]:
     except LeverPipeError:
         raise
     except Exception as error:  # the client raises classes of its HTTP library, which differs by version
-        if isinstance(error, OSError) and error.errno:  # a full disk is no matter of the hub
+        if isinstance(error, OSError) and error.errno:  # a full disk is not an error of the hub
             raise
         raise ServerError(expected, found=f"{type(error).__name__}: {error}".rstrip("."), do=again) from None
 
 
 def _sources(words: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
-    """Return the repository of each key that `--from` names."""
+    """Return the repository of each key in `--from`."""
     sources = {}
     for word in words:
         key, _, source = word.partition("=")

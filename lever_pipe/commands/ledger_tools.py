@@ -1,12 +1,12 @@
-"""`lever-pipe ledger merge FOLDER`: make one file of the many that jobs leave in an answer ledger.
+"""`lever-pipe ledger merge FOLDER`: combine the many files that jobs write to an answer ledger into one.
 
-Replaces all files of FOLDER by one with one row a key, sorted by key. Of two values that disagree the first is kept
-(files by name, lines in order), as a job keeps it; values are never averaged. Merging again changes nothing.
+Replaces all files of FOLDER by one with one row for each key, sorted by key. Of two different values for a key the
+first is kept (files by name, lines in order), as jobs do; values are never averaged. Merging again changes nothing.
 
-Running jobs may go on writing: the merged file is complete on disk before a file is removed, a file that has grown or
-appeared meanwhile stays, and a job whose file was removed goes on in a new one. A killed merge loses nothing.
+Jobs may write at the same time. The merged file is complete on disk before any file is removed. Files that grow or
+appear during the merge stay, and a job whose file was removed continues in a new one. A killed merge loses nothing.
 
-A line that was changed since it was written, or that has no digest, stops the merge.
+A line that was changed after it was written, or that has no digest, stops the merge.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from lever_pipe.lvlms.asking.ledger import Row, parse_row, read_files, sealed_li
 
 
 class Merged(NamedTuple):
-    """What a merge did."""
+    """The outcome of a merge."""
 
     target: Path
     rows: int
     damaged: list[RecordError]
-    """Lines that were left out."""
+    """Omitted lines."""
     removed: list[Path]
     stayed: list[Path]
-    """Files that grew while they were merged."""
+    """Files that grew during the merge."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Merge a ledger's files, say what was done and return 0."""
+    """Merge a ledger's files, print the outcome and return 0."""
     parser = argparse.ArgumentParser(
         prog="lever-pipe ledger", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tool", choices=("merge",))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as .lever_pipe/store/ledger")
-    parser.add_argument("--drop", action="store_true", help="leave out damaged lines; their prompts are answered again")
+    parser.add_argument("--drop", action="store_true", help="omit damaged lines; their prompts are answered again")
     options = parser.parse_args(words[1:])
     merged = merge(options.folder, drop=options.drop)
     sys.stdout.writelines(f"left out: {problem}\n" for problem in merged.damaged)
@@ -57,9 +57,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def merge(folder: Path, *, drop: bool = False) -> Merged:
-    """Write the rows of a ledger into one file, one row a key, and remove the files that it replaces.
+    """Write the rows of a ledger into one file, one row for each key, and remove the files that it replaces.
 
-    Equal rows give equal bytes, however they were spread over files.
+    Equal rows give equal bytes, for any distribution of the rows over files.
     """
     rows: dict[str, Row] = {}
     sizes: dict[Path, int] = {}
@@ -67,7 +67,7 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
     for path, content in read_files(folder):
         sizes[path] = len(content)
         for number, line in enumerate(BytesIO(content), start=1):
-            if not line.endswith(b"\n"):  # its writer was killed, or writes on
+            if not line.endswith(b"\n"):  # the writer was killed, or is still writing it
                 continue
             try:
                 key, row = parse_row(line, path, number)
@@ -89,12 +89,12 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
         do = "Delete the rows that hold others; their prompts are answered again."
         raise DataError(f"{folder}: expected finite numbers", found=str(error), do=do) from None
     digest = hashlib.sha256(b"".join(merged)).hexdigest()
-    # What was met first stays first beside the file of a running job: the name sorts before every host's. By content,
-    # it is never written twice with different rows.
+    # The name sorts before every host's, so that rows keep their precedence over the file of a running job. It contains
+    # the digest, so that different contents have different names.
     target = folder / f"0-merged-{digest[:16]}.jsonl"
     if not target.exists() or storage.digest(target) != digest:
         atomic.write_file(target, lambda handle: handle.writelines(merged))
-    # The content and its new name are on disk before an old file goes.
+    # The content and its new name are on disk before an old file is removed.
     others = [path for path in sizes if path != target]
     removed = [path for path in others if _remove_unless_grown(path, sizes[path])]
     stayed = [path for path in others if path not in removed]
@@ -102,11 +102,11 @@ def merge(folder: Path, *, drop: bool = False) -> Merged:
 
 
 def _remove_unless_grown(path: Path, size: int) -> bool:
-    """Return whether the file is gone.
+    """Remove a file unless it has grown, and return whether it is gone.
 
-    Between a look at the size and the removal its writer may append. So the file is moved aside first, to a name that
-    readers find: a writer that comes later misses its file and writes its chunk again, one that came before shows in
-    the size.
+    Its writer may append between the check of the size and the removal. So the file is first renamed, to a name that
+    readers also find. A writer that comes later finds no file under the old name and writes its chunk again; an earlier
+    append shows in the size.
     """
     try:
         if path.stat().st_size != size:

@@ -1,12 +1,12 @@
-"""`lever-pipe plan [words for Snakemake]`: what would run, why, and how long by the manifests.
+"""`lever-pipe plan [words for Snakemake]`: the jobs of a run, their reasons, and their duration by the manifests.
 
-The words are those of the run itself: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
-result is written; where somebody replaced an output, its manifest notes that, as in any dry run.
-A rule's seconds are the median of those on the manifests of its jobs on the same kind of device below the results
-folder. A rule without a manifest has its requested runtime as an upper bound instead, under `max`.
-Below stands what an LVLM is asked at most, and for a large one tokens, operations and hours of a GPU by arithmetic.
-Absent raw files are assumed, with the numbers of questions that the configuration names; the end lists what is missing.
-`--json` prints the same for programs.
+The words are the same as for the run: targets, `--configfile`, `--workflow-profile`. Nothing is run or locked, and no
+result is written; as in any dry run, the manifest of a replaced output records the replacement.
+A rule's seconds are the median over the manifests of its jobs on the same kind of device below the results folder. For
+a rule without a manifest, the requested runtime is an upper bound, under `max`.
+Below the table follow the maximum of requests to an LVLM, and for a large one calculated tokens, operations and hours
+of a GPU. Absent raw files are assumed, with the numbers of questions in the configuration; the output
+ends with the unmet requirements of a run. `--json` prints the same for programs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, experiment_of, planned_jobs
 
 Records = dict[tuple[str, str], list[float]]
-"""Rule and kind of device -> seconds of each job that left a record."""
+"""Rule and kind of device -> seconds of each job with a record."""
 HEADS = ("rule", "jobs", "s each", "records", "GPU-h", "CPU-h", "max GPU-h", "max CPU-h", "why")
 
 
@@ -45,23 +45,23 @@ class Hours:
     cpu: float = 0.0
 
     def __add__(self, other: Hours) -> Hours:
-        """Return both together."""
+        """Return the sum of both."""
         return Hours(self.gpu + other.gpu, self.cpu + other.cpu)
 
 
 @dataclass(frozen=True)
 class RuleForecast:
-    """What is expected of the planned jobs of a rule; jobs that will be skipped cost nothing."""
+    """The forecast for the planned jobs of a rule; jobs that will be skipped cost nothing."""
 
     rule: str
     jobs: int
-    why: dict[str, int]  # reason -> how many jobs
+    why: dict[str, int]  # reason -> number of jobs
     seconds: float | None  # the median of the records; None without one
     records: int
     hours: Hours | None  # the estimate; None without a record
-    at_most: Hours | None  # by the requested runtime; None with a record, or where no runtime is requested
+    at_most: Hours | None  # by the requested runtime; None with a record, or if no runtime is requested
     skipped: int = 0  # jobs whose results exist already
-    stored: int = 0  # of these, jobs whose results are in the store only
+    stored: int = 0  # of the skipped jobs, those whose results are in the store only
 
 
 def main(words: Sequence[str]) -> int:
@@ -81,13 +81,13 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm, "missing": missing}, indent=2) + "\n")
     else:
         line = found.destination(experiment.results)
-        lacks = "\n  ".join(["\nA run needs first (lever-pipe doctor looks again):", *missing]) + "\n"
+        lacks = "\n  ".join(["\nA run needs first (lever-pipe doctor checks again):", *missing]) + "\n"
         sys.stdout.write(f"{line}\n\n".lstrip() + text(rules) + lvlm_work.text(work) + (lacks if missing else ""))
     return 0
 
 
 def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForecast]:
-    """Return what is expected of these jobs, by rule in the order in which the rules are planned."""
+    """Return the forecasts for these jobs by rule, in the planned order of the rules."""
     by_rule: dict[str, list[Explained]] = {}
     for entry in explained:
         by_rule.setdefault(entry.job.rule, []).append(entry)
@@ -95,7 +95,7 @@ def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForec
 
 
 def recorded(results: Path) -> Records:
-    """Return what jobs took, by the manifests below the results."""
+    """Return the durations of jobs according to the manifests below the results."""
     records: Records = {}
     for manifest in manifests_below(results):
         if (origin := read_artefact(manifest).origin) is not None:
@@ -104,7 +104,7 @@ def recorded(results: Path) -> Records:
 
 
 def as_object(rules: Sequence[RuleForecast]) -> dict[str, Any]:
-    """Return a forecast with its totals, as JSON holds them."""
+    """Return a forecast with its totals as a JSON object."""
     hours, at_most = _totals(rules)
     totals = {"hours": asdict(hours), "at_most_without_record": asdict(at_most)}
     return {"jobs": sum(rule.jobs for rule in rules), "rules": list(map(asdict, rules)), **totals}
@@ -113,7 +113,7 @@ def as_object(rules: Sequence[RuleForecast]) -> dict[str, Any]:
 def text(rules: Sequence[RuleForecast]) -> str:
     """Return a forecast as an aligned table with its totals."""
     if not rules:
-        return "Nothing to be done: every file is there and up to date.\n"
+        return "Nothing to be done: every file exists and is up to date.\n"
     rows: list[tuple[object, ...]] = []
     for rule in rules:
         reasons = [f"{n} {reason}" if len(rule.why) > 1 else reason for reason, n in rule.why.items()]
@@ -126,12 +126,12 @@ def text(rules: Sequence[RuleForecast]) -> str:
     if unchanged := sum(rule.skipped - rule.stored for rule in rules):
         lines.append(f"{unchanged} will be skipped: inputs unchanged.")
     if bounded := sum(rule.at_most is not None for rule in rules):
-        lines.append(f"Of {bounded} rules no job has ended yet: their max is a time limit, not an estimate.")
+        lines.append(f"No job of {bounded} rules has ended yet: their max is a time limit, not an estimate.")
     return "\n".join(lines) + "\n"
 
 
 def _totals(rules: Sequence[RuleForecast]) -> tuple[Hours, Hours]:
-    """Return the hours that are estimated, and those that are bounded."""
+    """Return the estimated hours and the upper bounds."""
     hours = (rule.hours or Hours() for rule in rules)
     return sum(hours, Hours()), sum((rule.at_most or Hours() for rule in rules), Hours())
 
@@ -157,12 +157,12 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
 
 
 def _taken(job: PlannedJob, seconds: float) -> Hours:
-    """Return the hours of a job; without a scheduler no GPU is requested, and a job on one has it."""
+    """Return the hours of a job; without a scheduler, rules request no GPU, and a job on a GPU counts as one."""
     on_gpu = _kind(job.resources.get("device")) == "cuda"
     hours = seconds / 3600
     return Hours(hours * (gpus_of(job.resources) or int(on_gpu)), hours * job.threads)
 
 
 def _kind(device: object) -> str:
-    """Return the kind of a device: `cuda` of `cuda:0`; a rule without one computes on the CPU."""
+    """Return the kind of a device, `cuda` for `cuda:0`; a rule without a device computes on the CPU."""
     return str(device or "cpu").partition(":")[0]

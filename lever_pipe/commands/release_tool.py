@@ -1,8 +1,8 @@
-"""`lever-pipe release POLICY OUT`: a finished policy or agent as a folder that the Hugging Face Hub takes.
+"""`lever-pipe release POLICY OUT`: write a finished policy or agent as a folder for the Hugging Face Hub.
 
-POLICY is named as in the tables: `preset~world/rce/seed~0/epoch~5`, or `arm~bundle/seed~0`. OUT gets the weights as
-safetensors, what selecting or playing needs, and a model card: scores with intervals out of the report's evidence,
-lineage, and the Python that loads the folder without Snakemake. Nothing is computed anew, and nothing is sent anywhere.
+POLICY is a name from the tables: `preset~world/rce/seed~0/epoch~5`, or `arm~bundle/seed~0`. OUT gets the weights as
+safetensors, the files for selecting or playing, and a model card: scores with intervals from the report's evidence,
+lineage, and the Python code that loads the folder without Snakemake. Nothing is recomputed, and nothing is uploaded.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from lever_pipe.runtime.snakemake_adapter import configured
 
 MODEL_CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")
 GENERATED = ("lever-pipe-embedded-world", "embedded world")
-"""The data set of a model card, as the Hub may know it and in words, where it is generated."""
+"""A generated data set in a model card: its id for the Hub and its name."""
 SCORED = ("prefix", "test")
-"""Subsets of evaluation questions and of tasks that scores of a policy are over."""
+"""Subsets of evaluation questions and of tasks for a policy's scores."""
 SUMMARIES = ("build_", "collect_", "compare_", "evaluate_start")
-"""How stages begin that set policies side by side, and what they set beside: what these make is no policy's own."""
+"""Prefixes of the stages that summarize or compare policies, or are compared with: they belong to no policy."""
 Facts = dict[str, Any]
 AGAIN = "Run the workflow to its end."
 
 
 def main(words: Sequence[str]) -> int:
-    """Write the folder of one policy, whole or not at all, print its model card's path and return 0."""
+    """Write the folder of one policy atomically, print its model card's path and return 0."""
     parser = argparse.ArgumentParser(prog="lever-pipe release", description=__doc__)
     parser.add_argument("policy", help="its name in the tables, with its seed")
-    parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
+    parser.add_argument("out", type=Path, help="a new or empty folder")
     parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
     parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
     configuration.add_options(parser)
@@ -64,6 +64,7 @@ def main(words: Sequence[str]) -> int:
     scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
     steps = _previous_steps(scores[-1][0], results)
     chain = [step for step in steps if not step.origin.stage.startswith(SUMMARIES)]
+    # Without times and machines, so that equal computations have equal lineages.
     lineage = [[step.name, step.origin.config, step.origin.code, _outputs_of(step)] for step in chain]
     facts = {"policy": name, "lineage": hashlib.sha256(canonical_json(lineage).encode()).hexdigest()}
     model_card = {
@@ -89,7 +90,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:
-    """Return the scores of a checkpoint, each with the mean of its group's runs, which has the interval."""
+    """Return the scores of a checkpoint, each with the mean over its group's runs, which has the interval."""
     path = results / REPORT / EVIDENCE
     rows = {row.key: row for row in read_evidence(path)}
     of_runs = [row for row in rows.values() if row.subject.startswith(("preset~", "arm~")) and "/seed~" in row.subject]
@@ -104,9 +105,9 @@ def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow
 
 
 def _previous_steps(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
-    """Return all that a score was made by, from files that still are what it was made from."""
+    """Return all steps that led to a score, after checking that their files are unchanged."""
     steps = traced_back(score.key, results).steps
-    sound = (UNCHANGED, MISSING)  # raw data may have gone; what is copied is read
+    sound = (UNCHANGED, MISSING)  # raw data may be gone; files to be copied must exist, or the copy fails
     changed = [f"{step.name}: {file}" for step in steps for file, state in step.states.items() if state not in sound]
     if changed:
         expected = f"{results}: expected the files that {score.subject} was scored with"
@@ -115,7 +116,7 @@ def _previous_steps(score: EvidenceRow, results: Path) -> tuple[TracedJob, ...]:
 
 
 def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], encoder: Path) -> Facts:
-    """Write all but the model card of a policy that selects, and return what the model card tells."""
+    """Write all files of a selecting policy except the model card, and return the facts for the model card."""
     choice, lvlm = _step(steps, "select_demonstrations"), _step(steps, "answer_prompts").origin.config["lvlm"]
     sampled, seen = (steps[choice.makers[name]] for name in ("eval_pools", "train_embeddings"))
     if (identity := contents.model_identity(str(encoder))) != seen.origin.config["model_identity"]:
@@ -138,7 +139,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
         rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
         storage.write_rows(folder / name, rows)
     draws = dict(sampled.origin.config["pools"])
-    if draws["encoder"]:  # a folder of this machine
+    if draws["encoder"]:  # a path on this machine means nothing on others
         draws["encoder"] = draws["encoder"] | {"model": Path(draws["encoder"]["model"]).name}
     settings = {**facts, **choice.origin.config, "pools": draws, "encoder": seen.origin.config}
     storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
@@ -147,6 +148,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
         "data": GENERATED if any(step.origin.stage == "generate_world" for step in steps) else (reader, reader),
         "trained": steps[choice.makers["selector"]].origin,
         "query": queries[0],
+        # `ids` are those of the last file of the loop, the selections.
         "chosen": list(ids[queries[0].question_id]),
         "shots": choice.origin.config["shots"],
         "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
@@ -155,7 +157,7 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
 
 
 def _write_agent(folder: Path, facts: Facts, steps: Sequence[TracedJob], checkpoint: str) -> Facts:
-    """Write all but the model card of an agent, and return what the model card tells."""
+    """Write all files of an agent except the model card, and return the facts for the model card."""
     evaluation, source = _step(steps, "evaluate_agent"), _step(steps, "prepare_tasks").origin.config["source"]
     done, config = storage.read_row(evaluation.inputs["done"], DoneRow), evaluation.origin.config
     step = done.executed_steps if checkpoint == "last" else done.best_step
@@ -180,7 +182,7 @@ def _outputs_of(step: TracedJob) -> dict[str, str]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, or what belongs to a folder's content."""
+    """Copy a file, or the content of a folder without hidden files."""
     if source.is_dir():
         shutil.copytree(
             source, target, ignore=shutil.ignore_patterns(".*"), copy_function=shutil.copyfile, dirs_exist_ok=True
@@ -190,7 +192,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _model_card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts) -> str:
-    """Return the model card: front matter as the Hub's own library writes it, then text."""
+    """Return the model card: front matter by the Hub's own library, then text."""
     is_agent, (data_type, data_name) = facts["is_agent"], facts["data"]
     results = [
         EvalResult(
@@ -208,6 +210,7 @@ def _model_card(scores: Sequence[tuple[EvidenceRow, EvidenceRow]], facts: Facts)
     ]
     name = facts["policy"]
     head = ModelCardData(license=facts["licence"], library_name="lever-pipe", model_name=name, eval_results=results)
+    # Strict, so that a missing fact is an error and not an empty cell.
     template = jinja2.Template(
         TEMPLATE.read_text(encoding="utf-8"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

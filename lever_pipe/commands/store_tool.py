@@ -1,9 +1,8 @@
-"""`lever-pipe store TOOL`: `stats` counts what a store of finished work holds; `verify` reads all of it and
-ends with status 1 and one line for each problem; `gc` makes room.
+"""`lever-pipe store TOOL`: manage a store of finished work.
 
-`gc` reads everything and removes what is damaged; then finished work that was not used for the longest time, until the
-rest takes no more than the store may, and what killed jobs have left. Running jobs may go on. The ledger of LVLM
-answers stays.
+`stats` counts its contents. `verify` reads all of it and ends with status 1 and one line for each problem. `gc` reads
+all of it and removes damaged entries. Then it removes the least recently used entries until the rest fits the limit of
+the store, and the leftovers of killed jobs. Jobs may run at the same time. The ledger of LVLM answers stays.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lever_pipe.runtime.store import GB, Store, bytes_of
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one tool; return 0, or 1 where problems remain."""
+    """Run one tool; return 0, or 1 if problems remain."""
     parser = argparse.ArgumentParser(
         prog="lever-pipe store", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,12 +32,13 @@ def main(words: Sequence[str]) -> int:
     settings = (parse_experiment(found.values, source=found.source).store if found.values else None) or StoreSettings()
     folder = Path(options.folder or settings.folder).expanduser()
     if not any((folder / name).exists() for name in ("work", "ledger")):
-        do = "Name the folder of a store; a run makes the one that `store.folder` in the configuration names."
+        do = "Name the folder of a store; a run creates the one in `store.folder` of the configuration."
         raise StoreError(f"{folder}: expected a store of finished work", found="none", do=do)
     store = Store(folder, max_bytes=int(settings.max_gb * GB))
 
     problems = [] if options.tool == "stats" else list(store.verify(remove=options.tool == "gc"))
     sys.stdout.writelines(f"{'removed: ' * (options.tool == 'gc')}{problem}\n" for problem in problems)
+    # Trimmed first: the counts below describe the store afterwards.
     counts = {"removed": len(problems) + store.trim()} if options.tool == "gc" else {}
     works = list(store.works())
     counts |= {"entries": len(works), "bytes": sum(bytes_of(work.entry) for work in works)}

@@ -1,4 +1,4 @@
-"""Small commands beside the stages: the config schema, original RL data."""
+"""Small commands that are not stages: the config schema, original RL data."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """`lever-pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
 
 WHAT is a file of the results, a table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`:
-line 12 of `results/report/evidence.csv`, which the pages name at each number. A cell leads to the rows of the evidence
-that it prints, to those that they are worked out from, to the lines of the files that these were measured in, and to
-the runs behind these lines alone. Each artefact is shown once: its settings, code fingerprint, commit, device, seconds,
-and whether its files still are what was made. The way ends at raw data and model folders, with their digests, and at
-the row of `resources/reference` of a published number.
+line 12 of `results/report/evidence.csv`, as the pages show at each number. The trace of a cell lists its rows of the
+evidence, the rows that these are computed from, the source lines of their measurements, and only the runs of these
+lines. Each artifact occurs once: its settings, code fingerprint, commit, device, seconds, and whether its files are
+unchanged. The trace ends at raw data and model folders, with their digests, and at the row of `resources/reference` of
+a published number.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from lever_pipe.runtime.snakemake_adapter import configured
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
 UNCHANGED, MISSING, OTHER = "as made", "missing", "other content"
 LINE = re.compile(r"e(?P<line>\d{1,9})(?::(?P<part>\w+))?")
-"""A row of the evidence by its line, and a column of it."""
+"""A row of the evidence by its line, and optionally a column."""
 SOURCE_LINES = re.compile(r":\d+(\+\d+)*$")
 OF_FAMILY = "p_holm"
 """Column whose value depends on every comparison of its family."""
 RUNS = ("preset~", "baseline/", "arm~")
-"""How the names of policies and agents begin that have files of their own."""
+"""Prefixes of the names of policies and agents that have their own files."""
 MODEL = "model_identity"
 DISPLAY_LIMIT, DIGITS = 6, 12
 
 
 class TracedRow(NamedTuple):
-    """A row of the evidence, which of its columns is meant, and the rows that this is worked out from."""
+    """A row of the evidence, the traced column, and the rows that it is computed from."""
 
     line: int
     row: EvidenceRow
@@ -68,20 +68,20 @@ class TracedRow(NamedTuple):
 
     @property
     def measured(self) -> Iterator[EvidenceRow]:
-        """Yield the rows at the ends: none of them is made of others."""
+        """Yield the measured rows at the ends, which are not computed from others."""
         yield from (row for operand in self.operands for row in operand.measured) if self.operands else (self.row,)
 
 
 @dataclass(slots=True)
 class TracedJob:
-    """An artefact on the way from a value to its raw data.
+    """An artifact between a value and its raw data.
 
     Attributes:
-        outputs: those of its files that the way leads through.
-        inputs: those of its inputs that these depend on: name -> path.
-        makers: name of an input -> place of the step that made it; none for what no rule makes.
+        outputs: the outputs that lead to the value.
+        inputs: the inputs that these outputs depend on: name -> path.
+        makers: name of an input -> index of the step that made it; absent for files that no rule makes.
         states: name of a file -> whether it still has the content of that time.
-        images: own images of a user that changed since, by path; for `prepare_examples` alone.
+        images: changed images of a user, by path; for `prepare_examples` only.
     """
 
     artefact: Artefact
@@ -94,12 +94,12 @@ class TracedJob:
 
     @property
     def name(self) -> str:
-        """Return what the artefact is called."""
+        """The artifact's label."""
         return label(self.origin.stage, str(self.artefact.manifest))
 
 
 class Traced(NamedTuple):
-    """A way back: rows of the evidence, where they were measured, and steps, makers after what they made."""
+    """A trace: rows of the evidence, the sources of their measurements, and steps, makers after their outputs."""
 
     rows: tuple[TracedRow, ...]
     sources: tuple[str, ...]
@@ -107,7 +107,7 @@ class Traced(NamedTuple):
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the way back and return 0."""
+    """Print the trace and return 0."""
     parser = argparse.ArgumentParser(
         prog="lever-pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -118,7 +118,7 @@ def main(words: Sequence[str]) -> int:
     values = configured(vars(options)).values
     results = options.results or Path(values.get("results", "results"))
     traced = traced_back(options.what, results)
-    if options.results is None:  # the configuration of other results may name other images
+    if options.results is None:  # other results may belong to another configuration, with other images
         for step in traced.steps:
             if step.origin.stage == own_images.STAGE:
                 step.images = _other_images(step, parse_experiment(values))
@@ -127,7 +127,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
-    """Return the own images of a user that differ from those in the examples of a step: path -> state."""
+    """Return the images of a user that differ from those in the examples of a step: path -> state."""
     location = str(step.artefact.manifest.relative_to(experiment.results))
     data = grid_plan.at(experiment, {"data": location}).data
     if data.source == "world":
@@ -139,12 +139,12 @@ def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
 
 
 def traced_back(what: str, results: Path) -> Traced:
-    """Return the way back from a word of the command line."""
+    """Return the trace of a command-line argument."""
     file, rows = _target(what, results)
     way = _Way(map(read_artefact, manifests_below(results)))
     maker = way.maker_of(file)
     if maker is None:
-        expected, found = f"trace: expected a manifest that states {file}", f"no such manifest below {results}"
+        expected, found = f"trace: expected a manifest that lists {file}", f"no such manifest below {results}"
         raise UnknownNameError(expected, found=found, do="Run the workflow, or name its results: --results FOLDER.")
     ends = [row for traced in rows for row in traced.measured]
     sources = tuple(way.follow_evidence(maker, ends)) if ends else ()
@@ -154,7 +154,7 @@ def traced_back(what: str, results: Path) -> Traced:
 
 
 def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
-    """Return the file that a word of the command line means, and the rows of the evidence that it prints."""
+    """Return the file that a command-line argument means, and its rows of the evidence."""
     report = results / REPORT if (results / REPORT / EVIDENCE).is_file() else results
     if LINE.fullmatch(word) or word.partition(":")[0] in (*STUDIES, DERIVED):
         return report / EVIDENCE, _evidence_rows(report / EVIDENCE, [word])
@@ -176,13 +176,13 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
 
 
 def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
-    """Return the rows of `e12`, `e12:p_holm` or a key, each with all that its column is worked out from."""
-    rows = dict(enumerate(read_evidence(path), start=2)) if names else {}
+    """Return the rows of `e12`, `e12:p_holm` or a key, each with the rows that its column is computed from."""
+    rows = dict(enumerate(read_evidence(path), start=2)) if names else {}  # line 1 is the header
     lines = {row.key: line for line, row in rows.items()}
 
     def traced(line: int, part: str = "value") -> TracedRow:
         row = rows[line]
-        if part == OF_FAMILY:  # an adjusted p comes from its whole family
+        if part == OF_FAMILY:  # an adjusted p depends on its whole family
             family = (row.study, adjusted_in(row.family))
             alike = [(i, m) for i, m in rows.items() if (m.study, adjusted_in(m.family)) == family]
             return TracedRow(line, row, part, tuple(TracedRow(i, m, "p") for i, m in alike if m.p == m.p))
@@ -200,13 +200,13 @@ def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
 
 
 def _policies_of(row: EvidenceRow) -> frozenset[str]:
-    """Return the policies or agents that a row of the evidence is about; none if it is about anything else, too."""
+    """Return the policies or agents that a row of the evidence is about; none if it is also about anything else."""
     names = [name for name in (row.subject, row.against) if name]
     return frozenset(names if all(name.startswith(RUNS) for name in names) else ())
 
 
 def _is_of(path: str, names: frozenset[str]) -> bool:
-    """Return whether a file of a list belongs to these policies, or to none."""
+    """Return whether a file of a list belongs to one of these policies, or to no policy."""
     _, is_answer, rest = path.partition("answers/")
     if is_answer:
         batch = Path(rest).parent.as_posix()
@@ -217,12 +217,13 @@ def _is_of(path: str, names: frozenset[str]) -> bool:
     run = PolicyName.in_path(path)
     if run is None:
         return True
+    # A name may be a policy, its group, or the group's mean over all KL_BETA.
     group = group_of(str(run))
     return not names.isdisjoint((str(run), group, re.sub("/beta~[^/]+", "/beta~all", group)))
 
 
 class _Way:
-    """Collects the artefacts behind a value: which outputs of each, and which inputs these depend on."""
+    """Collects the artifacts that led to a value, with their relevant outputs and the inputs that these depend on."""
 
     def __init__(self, artefacts: Iterable[Artefact]) -> None:
         self._makers = makers_of(artefacts)
@@ -230,12 +231,12 @@ class _Way:
         self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
     def maker_of(self, path: Path) -> Maker | None:
-        """Return who made a file, or the folder that it lies in."""
+        """Return the maker of a file, or of a folder that contains it."""
         location = Path(absolute(path))  # without `..`, which would lead out of a folder that a rule made
         return next((self._makers[str(p)] for p in (location, *location.parents) if str(p) in self._makers), None)
 
     def follow_evidence(self, maker: Maker, ends: Iterable[EvidenceRow]) -> Iterator[str]:
-        """Add the evidence behind what prints these rows, and all behind each; yield where they were measured."""
+        """Add the evidence for these rows and all its sources; yield the sources of the measurements."""
         if "evidence" not in maker.origin.outputs:
             before = self.maker_of(self._add(maker, ["evidence"])[0])
             if before is None:
@@ -244,17 +245,18 @@ class _Way:
         paths = {name: absolute(maker.origin.paths[name]) for name in maker.origin.inputs}
         for source, names in dict.fromkeys((row.source, _policies_of(row)) for row in ends):
             location = SOURCE_LINES.sub("", source)
-            pattern = absolute(location)  # may hold `*`
+            pattern = absolute(location)  # may contain `*`
             names_read = [name for name, path in paths.items() if path == pattern or fnmatch(path, pattern)]
             for path in self._add(maker, names_read):
                 yield f"{path}{source.removeprefix(location)}"
                 self.follow(path, names)
 
     def follow(self, path: Path, names: frozenset[str]) -> None:
-        """Add what made a file and all behind it; of lists these policies' files, all if none is named."""
+        """Add the maker of a file and all its sources; of lists only these policies' files, or all without a name."""
         maker = self.maker_of(path)
         if maker is None or (key := (str(maker.artefact.manifest), maker.output, names)) in self._followed:
             return
+        # Many files share sources: without this memory, the number of visits would grow exponentially.
         self._followed.add(key)
         inputs = {name: path for name, path in maker.artefact.paths.items() if name in maker.origin.inputs}
         selected = [name for name, path in inputs.items() if "[" not in name or not names or _is_of(str(path), names)]
@@ -262,7 +264,7 @@ class _Way:
             self.follow(path, names)
 
     def _add(self, maker: Maker, names: Sequence[str]) -> list[Path]:
-        """Add an output of an artefact and these of its inputs; return the paths of the latter."""
+        """Add an output of an artifact and these of its inputs; return the paths of the latter."""
         step = self._steps.setdefault(str(maker.artefact.manifest), TracedJob(maker.artefact, maker.origin))
         if maker.output not in (MANIFEST, *step.outputs):
             step.outputs = sorted([*step.outputs, maker.output])
@@ -271,13 +273,14 @@ class _Way:
         return list(added.values())
 
     def steps(self, digests: Digests) -> tuple[TracedJob, ...]:
-        """Return what was collected, each before all that it was made from."""
+        """Return the collected steps, each before its sources."""
         sources: dict[str, dict[str, str]] = {}
         for manifest, step in self._steps.items():
             makers = {name: self.maker_of(path) for name, path in step.inputs.items()}
             sources[manifest] = {
                 name: str(maker.artefact.manifest) for name, maker in makers.items() if maker is not None
             }
+        # `static_order` yields sources first, but a trace starts at the value.
         order = list(
             TopologicalSorter({manifest: names.values() for manifest, names in sources.items()}).static_order()
         )[::-1]
@@ -291,7 +294,7 @@ class _Way:
 
 
 def text(traced: Traced) -> str:
-    """Return the rows with their sources, then each artefact by number, and what each was made from."""
+    """Return the rows with their sources, then each artifact by number, with its inputs."""
     lines = [line for row in traced.rows for line in _row_lines(row, "  ")]
     lines.append(
         f"  in {first(traced.sources, DISPLAY_LIMIT)}"
@@ -313,7 +316,7 @@ def text(traced: Traced) -> str:
 
 
 def _row_lines(traced: TracedRow, indent: str) -> Iterator[str]:
-    """Yield a row of the evidence with its value and interval, then those that it is made of."""
+    """Yield a row of the evidence with its value and interval, then the rows that it is computed from."""
     row, value = traced.row, getattr(traced.row, traced.part)
     printed = row.printed or (f"{value:.6g}" if isinstance(value, float) else str(value))
     ends = f" [{row.low:.6g}, {row.high:.6g}]" if traced.part == "value" and row.has_interval else ""
@@ -326,7 +329,7 @@ def _row_lines(traced: TracedRow, indent: str) -> Iterator[str]:
 
 
 def _inputs(step: TracedJob) -> Iterator[str]:
-    """Yield each input, members of a list together: the numbers of the steps that made them, or the raw files."""
+    """Yield each input, with list entries in one line: the numbers of the steps that made them, or the raw files."""
     of_input: dict[str, list[str]] = {}
     for name, path in step.inputs.items():
         state = "" if step.states[name] == UNCHANGED else f" ({step.states[name]})"
@@ -341,7 +344,7 @@ def _inputs(step: TracedJob) -> Iterator[str]:
 
 
 def _settings(config: Mapping[str, Any]) -> str:
-    """Return the settings that are single values, the outer ones first."""
+    """Return the settings with single values, the outermost first."""
     single = [leaf for leaf in flat(config).items() if isinstance(leaf[1], str | int | float)]
     single.sort(key=lambda leaf: leaf[0].count("."))
     return first([f"{key} {value}" for key, value in single if not key.endswith(MODEL)], DISPLAY_LIMIT)

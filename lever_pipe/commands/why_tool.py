@@ -1,10 +1,10 @@
-"""`lever-pipe why TARGET [words for Snakemake]`: why the target would run again, up to the root causes.
+"""`lever-pipe why TARGET [words for Snakemake]`: the reasons why a target would run again, up to the root causes.
 
-TARGET is an output, a folder, a policy as the tables name it (`preset~world/rce/seed~0/epoch~2`), or a rule. The words
-are those of the run itself, as for `plan`: `--configfile`, `--config`. Each job is named with why it runs, the target
-first. A job without a reason of its own runs only if one that it reads from comes out with other content; otherwise it
-counts as made. If nothing runs, it is said what the target was made from. Nothing is run, and no more is written than
-by a dry run.
+TARGET is an output, a folder, a policy by its name in the tables (`preset~world/rce/seed~0/epoch~2`), or a rule. The
+words are the same as for the run, as for `plan`: `--configfile`, `--config`. The output lists each job with its reason,
+the target first. A job without its own reason runs only if the content of one of its inputs changes; otherwise it
+counts as made. If nothing runs, the output lists the inputs of the target. Nothing is run, and only the files of a dry
+run are written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     explained, targets, run = reasons(target, rest)
     lines = sentences(explained, targets)
     if targets and run:
-        lines.append(f"{len(run)} other artefacts of this name do not run.")
+        lines.append(f"{len(run)} other artifacts of this name do not run.")
     else:
         lines += [origin_text(artefact, manifest) for artefact, manifest in run]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:
-    """Return all planned jobs explained, the places of those that make the target, and what of it need not be made."""
+    """Return all planned jobs with reasons, the indices of those that make the target, and its unaffected artifacts."""
     results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
     artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
@@ -56,7 +56,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     if not targets and not locations:
         do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
         raise UnknownNameError(
-            "why: expected an output, an artefact's folder, a policy or a rule",
+            "why: expected an output, an artifact's folder, a policy or a rule",
             found=f"'{target}'",
             do=did_you_mean(target, {job.rule for job in jobs} | {run.stage for _, run in sound}, do),
         )
@@ -67,10 +67,11 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
 
 
 def _indices_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, results: Path) -> list[int]:
-    """Return the places of the stages, each with its outputs, that a target means.
+    """Return the indices of the stages, each with its outputs, that match a target.
 
-    It names the stage, an output, a part of an output folder, or a folder above.
+    A target is a stage, an output, a part of an output folder, or a folder above.
     """
+    # Targets may be relative to the working directory, the results or a study.
     paths_meant = [absolute(root / target) for root in (Path(), results, *(results / study for study in STUDIES))]
 
     def is_meant(path: str) -> bool:
@@ -82,21 +83,21 @@ def _indices_of(makers: Sequence[tuple[str, Sequence[str]]], target: str, result
 def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[str]:
     """Return the chain of reasons from the targets up to the root causes, nearest first.
 
-    All jobs with the same cause share its sentence. Jobs that have none of their own share one with those of the same
-    rule, the nearest apart.
+    Jobs with the same cause share a sentence. Jobs without their own cause share one with the others of their rule,
+    except for the nearest.
     """
     causes: dict[tuple[object, ...], list[int]] = {}
     for location, distance in walk(explained, targets):
         entry = explained[location]
-        for cause in dict.fromkeys(entry.causes):  # an artefact may read a file by two names
+        for cause in dict.fromkeys(entry.causes):  # an artifact may read a file under two names
             causes.setdefault((RUNS, cause.text), []).append(location)
-        if not entry.causes:  # the target, and what it reads, have sentences of their own
+        if not entry.causes:  # the target and its direct inputs get separate sentences
             causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(location)
     return [_sentence(explained, locations, str(key[0]), str(key[1])) for key, locations in causes.items()]
 
 
 def origin_text(artefact: Artefact, run: Manifest) -> str:
-    """Return what an artefact was made from, for one that need not run."""
+    """Return the origin of an artifact that need not run."""
     astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in run.outputs)]
     reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
     lines = [
@@ -121,7 +122,7 @@ def _sentence(explained: Sequence[Explained], locations: Sequence[int], status: 
 
 
 def _names(jobs: Sequence[Explained]) -> str:
-    """Return the names of jobs, or where they are many, how many of each rule."""
+    """Return the names of jobs, or if they are many, their numbers by rule."""
     names = sorted({job.name for job in jobs})
     if len(names) > DISPLAY_LIMIT:
         counts = Counter(job.job.rule for job in jobs)

@@ -320,8 +320,8 @@ def changed_on(what: str) -> bool:
             "Did you mean 'lever:preset~world/rce/epoch~1",
         ),
         ("overview:1", UnknownNameError, "COLUMN of Policy, Shot 1"),
-        ("results/lever/tables/stray.csv", UnknownNameError, "expected a manifest that states"),
-        ("results/report/../../notes.txt", UnknownNameError, "expected a manifest that states"),
+        ("results/lever/tables/stray.csv", UnknownNameError, "expected a manifest that lists"),
+        ("results/report/../../notes.txt", UnknownNameError, "expected a manifest that lists"),
         *((word, LeverPipeError, "trace: ") for word in ("\0:1:a", ":::", ".csv:1:a", "overview::Shot 1", "")),
     ],
 )

@@ -276,7 +276,7 @@ BIASES = [f"blk.0.attn_{name}.bias" for name in ("k", "output", "q", "v")]
         (
             BIASES,
             {},
-            f"tensors that transformers has a place for in LlamaForCausalLM; found {', '.join(BIASES[:3])} and 1 more",
+            f"only tensors that transformers loads into LlamaForCausalLM; found {', '.join(BIASES[:3])} and 1 more",
         ),
         ([], {"scaling.type": "none", "scaling.factor": 4.0}, ""),
     ],

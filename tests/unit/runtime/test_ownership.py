@@ -229,7 +229,7 @@ def test_a_duplicate_leaves_what_is_whole(artefact: Path, caplog: pytest.LogCapt
     with another_job(artefact):
         assert main(call(artefact)) == 0
     assert times_of(artefact) == before
-    assert "another job has made the very same artefact" in caplog.text
+    assert "another job has produced the same artifact" in caplog.text
     assert sorted(path.name for path in artefact.iterdir()) == sorted(FILES)
 
 
