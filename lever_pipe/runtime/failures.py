@@ -135,7 +135,7 @@ class Failures(logging.Handler):
         ]
         if len(jobs) > DISPLAY_LIMIT:
             lines.append(f"... and {len(jobs) - DISPLAY_LIMIT} more; Snakemake's log names all of them")
-        return "\n".join([*lines, "What finished stays; the same command goes on."]) + "\n"
+        return "\n".join([*lines, "Finished results are kept; the same command continues the run."]) + "\n"
 
     def _on_start(self, record: logging.LogRecord) -> None:
         event = vars(record)

@@ -240,7 +240,7 @@ def evaluated(experiment: Experiment) -> list[str]:
 
 
 def sampled(experiment: Experiment) -> list[str]:
-    """Return the policies with single answers in the report.
+    """Return the policies whose samples `collect_samples` collects.
 
     These are the baselines, trained policies after the last epoch that all evaluated runs of their preset and kind
     share, and policies from which an evaluated run starts.
