@@ -144,6 +144,7 @@ class Failures(logging.Handler):
         words = [f"{name}={value}" for name, value in wildcards if value != grid_plan.DOCUMENTS.get(name)]
         job.wildcards = ", ".join(words)
         job.logs = [str(path) for path in event.get("log") or ()]
+        # A retry: forget the previous attempt, because only the last one decides whether the job failed.
         job.failed, job.started, job.attempts = False, record.created, job.attempts + 1
         job.message = job.problem = job.slurm_job = ""
         job.slurm_logs = ()

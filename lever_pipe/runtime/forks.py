@@ -174,7 +174,7 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
                 received = channel.recv(1 << 16)
                 if not received:  # the client has ended; when this process ends, its children get SIGTERM
                     return
-                *lines, unread = (unread + received).split(b"\n")
+                *lines, unread = (unread + received).split(b"\n")  # an order may arrive in parts
                 for order in map(json.loads, lines):
                     _fork(channel, selector, children, order)
 
@@ -189,7 +189,7 @@ def _fork(
     pid = os.fork()
     if pid == 0:
         _become_job(server, [channel.fileno(), *children], order)
-    descriptor = os.pidfd_open(pid)
+    descriptor = os.pidfd_open(pid)  # readable at the child's end, so one selector waits for children and orders
     children[descriptor] = order["number"], pid
     selector.register(descriptor, selectors.EVENT_READ)
 

@@ -44,7 +44,7 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
         update["rl_data"] = grid.data[data].rl_data
     if "sampler" in names:
         update["pools"] = experiment.pools.model_copy(update={"sampler": names["sampler"]})
-    if "lvlm" in names:
+    if "lvlm" in names:  # only now is the setting complete, so that its exclusions apply
         setting = GridSetting(data, names["sampler"], names["lvlm"])
         policies = {name: p for name, p in grid.policies.items() if not p.selections or data in p.selections}
         update |= {

@@ -65,7 +65,7 @@ class Run:
     def __init__(self, workflow: Workflow, config: Mapping[str, Any], root: Path) -> None:
         self._workflow, self._root, self._started = workflow, root, time.monotonic()
         self._running: running.RunningJobs | None = None
-        gc.freeze()
+        gc.freeze()  # imported modules live until the end, too: exclude them from collections
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         set_cache_folder_of_jobs(root)
         with without_trace():
@@ -132,6 +132,7 @@ class Run:
         if not snakemake_adapter.is_quiet(workflow):
             self._running = running.RunningJobs(len(jobs))
             self._running.start()
+        # `forks` needs prctl and pidfd_open, which only Linux has.
         if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
             forks.fork_calls(modules_of(jobs))
 

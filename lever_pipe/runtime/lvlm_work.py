@@ -84,7 +84,7 @@ def _summed(lvlm: LvlmSettings, rule: str, batches: Sequence[tuple[int, float]])
     # The plugin `qwen2_5_vl` computes all given answers' probabilities in the prompt's own pass.
     passes = 1 if plan.lvlm_engine(lvlm) == "qwen2_5_vl" else 1 + answers
     examples = sum(count * (1 + shots) for count, shots in batches)
-    generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens
+    generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens  # an upper bound: answers may end early
     tokens = int(passes * EXAMPLE_TOKENS * examples) + generated
     parameters = plan.parameters_of(lvlm.model) or PUBLISHED.get(name)
     return LvlmWork(name, rule, prompts, answers * prompts, tokens, 2.0 * parameters * tokens if parameters else None)

@@ -119,7 +119,7 @@ def owned(manifest: Path) -> Iterator[bool]:
 
 def _acquired(lock: Path) -> tuple[IO[str], bool]:
     """Wait for the lock; return it, empty, and whether it had another owner."""
-    waited, logged = False, -POLL_SECONDS
+    waited, logged = False, -POLL_SECONDS  # negative, so that the first poll writes a line
     while (handle := _locked(lock)) is None:
         waited = True
         if time.monotonic() - logged >= POLL_SECONDS:

@@ -94,7 +94,7 @@ def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for beta, epoch in dict.fromkeys([*short, *long])
+        for beta, epoch in dict.fromkeys([*short, *long])  # a long run's epoch may be in both lists
     ]
 
 
@@ -348,7 +348,7 @@ def plugins_of(config: Section) -> tuple[str, ...]:
     on_policy = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(on_policy, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
-    own_modules = available("lever/rewards") if modes else ()
+    own_modules = available("lever/rewards") if modes else ()  # the other modes are built in
     module = getattr(config, "module", "")
     modules += [f"lever.policies.{module}"] if module else []
     return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in own_modules))

@@ -79,7 +79,7 @@ class RunningJobs(logging.Handler):
                 logs = tuple(map(str, fields.get("log") or ()))
                 self._jobs[fields["jobid"]] = RunningJob(text, logs, record.created)
             case LogEvent.JOB_FINISHED:
-                self._jobs.pop(fields["job_id"], None)
+                self._jobs.pop(fields["job_id"], None)  # Snakemake spells this field differently here
             case LogEvent.JOB_ERROR:
                 self._jobs.pop(fields["jobid"], None)
             case LogEvent.PROGRESS:

@@ -103,6 +103,7 @@ def plan_by_contents(
 
     def amended_plan(planned: Callable[..., Any]) -> Callable[..., Any]:
         async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
+            # Set reasons before Snakemake plans: it then also plans the jobs that depend on these.
             is_whole = any(rule.name == whole for rule in dag.targetrules)
             for job in dag.bfs(dag.dependencies, *dag.targetjobs):
                 if is_whole:
@@ -153,6 +154,7 @@ def is_wanted(job: Job) -> bool:
 
     dag, workflow = job.dag, job.dag.workflow
     settings = workflow.dag_settings
+    # `--forcerun` contains names of rules and paths of outputs.
     by_name = job.rule.name in settings.forcerun or not settings.forcerun.isdisjoint(job.output)
     is_target = settings.forcetargets and job in dag.targetjobs
     if settings.forceall or by_name or is_target:
@@ -512,6 +514,7 @@ def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
         wildcards={name: str(value) for name, value in job.wildcards_dict.items()},
         reason=str(reason),
         threads=int(job.threads),
+        # "<TBD>" is Snakemake's placeholder for a value that depends on inputs that do not exist yet.
         resources={name: value for name, value in job.resources.items() if str(value) != "<TBD>"},
         inputs=tuple(named(job.input)),
         outputs=tuple(named(job.output)),

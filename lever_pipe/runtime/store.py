@@ -134,7 +134,7 @@ class Store:
                 seal = hashlib.sha256(body).hexdigest().encode()
                 atomic.write_file(folder / WORK, lambda handle: handle.write(seal + b"\n" + body))
                 entry.parent.mkdir(parents=True, exist_ok=True)
-                atomic.place(folder, entry)
+                atomic.place(folder, entry)  # the entry appears complete, because readers take no lock
         except (OSError, LeverPipeError) as error:
             log.warning("%s: the outputs of %s are not stored: %s", self.folder, manifest.stage, error)
             return False

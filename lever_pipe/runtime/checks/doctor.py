@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
-    options, call_words = parser.parse_known_args(words[1:])
+    options, call_words = parser.parse_known_args(words[1:])  # unknown options belong to Snakemake
     levels = []
     for outcome in examine(call_words, in_data=options.data, n_answers=options.answer):
         levels.append(outcome.level)

@@ -72,6 +72,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
+    # Check a folder once, under the first of its keys: in reversed order, the first one overwrites the others.
     models = {model.folder: model for model in reversed(loaded_here(experiment))}
     for model in reversed(models.values()):
         if not _any(rules, set(model.rules)):
@@ -187,7 +188,7 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
         location = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
-        seen.add(device)
+        seen.add(device)  # one outcome per disk
         free, check, do = (
             shutil.disk_usage(location).free,
             f"disk of {folder}",

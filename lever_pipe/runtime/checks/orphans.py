@@ -36,7 +36,7 @@ def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
     return [
         job
         for job in queued
-        if os.path.realpath(job.folder) == os.path.realpath(folder)
+        if os.path.realpath(job.folder) == os.path.realpath(folder)  # either path may contain links
         and job.id.partition("+")[0] != this_job  # + separates the component of a heterogeneous job
         and (job.name.startswith(f"{prefix}_") if prefix else job.comment.startswith(COMMENTS))
     ]

@@ -73,6 +73,7 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
         paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
+        # Inputs without a planned maker get the job's own index, and are dropped with it.
         follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
         name = label(job.rule, manifest or next(iter(job.outputs), ""))
         explained.append(Explained(job, name, manifest, tuple(causes), tuple(follows)))

@@ -79,6 +79,7 @@ class Skipping:
         The contents of a job's inputs are known if no planned job makes them, or if that job is skipped.
         """
         digests, skipped, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
+        # In topological order, so that a job's dependencies are decided before the job.
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))

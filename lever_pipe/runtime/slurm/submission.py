@@ -124,6 +124,7 @@ class Submissions:
     def _attempt(self, job: Job, submit_once: Callable[[Job], None], *, is_first: bool) -> None:
         if self.cancelled.is_set():  # the run has ended: SLURM would run a useless job
             return
+        # The controller may have accepted the job although sbatch failed; a second submission would run it twice.
         if not is_first and self._adopt(job):
             return
         submit_once(job)

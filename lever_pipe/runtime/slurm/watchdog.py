@@ -89,6 +89,7 @@ class Watchdog:
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are queried again")
+        # Queries take up to 20 s each, and must not block Snakemake's event loop.
         checked = await asyncio.to_thread(self._checked, executor.run_uuid, [*yielded, *forgotten])
         longest = await asyncio.to_thread(self.longest_round)
         executor.next_seconds_between_status_checks = min(executor.next_seconds_between_status_checks, longest)
