@@ -46,6 +46,7 @@ def raw_files(intention: Intention) -> dict[str, list[str]]:
     if intention.tasks.source == "synthetic":
         return {"train_file": [], "val_file": [], "test_file": [], "details": []}
     splits = {"train_file": [files.train], "val_file": [files.val], "test_file": [files.test]}
+    # The details are only needed for tables in parquet files.
     is_table = any(path.endswith(".parquet") for (path,) in splits.values())
     return {**splits, "details": list(files.details) if is_table else []}
 

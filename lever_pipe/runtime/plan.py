@@ -209,9 +209,10 @@ def training_prompts(experiment: Experiment, policy: str) -> int:
         return 0
     stored, preset = rl.n_queries * (rl.per_query + rl.diversity_budget), experiment.presets[name.preset]
     searched = sum(prompts for _, prompts in experiment.beams.prompts(experiment.pools.size))
-    if name.kind == "sft":
+    if name.kind == "sft":  # SFT learns from beam search only, the others from the RL data
         return searched
     stored += searched if preset.rce_from_sft_epoch else 0
+    # On-policy runs, and offline GRPO that replays their samples, need more answers in each epoch.
     if name.mode != "on_policy" and not (name.kind == "grpo" and preset.grpo.replays):
         return stored
     queries = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
@@ -359,6 +360,7 @@ def lvlm_config(experiment: Experiment) -> LvlmConfig:
     values = experiment.lvlm.model_dump(include=set(AnswerSettings.model_fields))
     values["engine"] = lvlm_engine(experiment.lvlm)
     model = experiment.lvlm.model
+    # A served model has no folder to digest, so its name is its identity.
     identity = model if experiment.lvlm.is_served else agent_plan.identity_of_model(model)
     return LvlmConfig(model_identity=identity, **values)
 

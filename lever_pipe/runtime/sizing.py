@@ -116,6 +116,7 @@ def resources_for(experiment: Experiment, *, gpu_request: str = "gpu") -> Callab
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
     """Return the number of GPUs in a job's resources: `gpu=2`, or `gres` as `gpu`, `gpu:2`, `gpu:a100:2`."""
+    # A count is optional: `gpu` and `gpu:a100` mean one GPU.
     of_gres = [word.split(":") for word in str(resources.get("gres") or "").split(",")]
     counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in of_gres if words[0] == "gpu"]
     return int(resources.get("gpu") or sum(counts))

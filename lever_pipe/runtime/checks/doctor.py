@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="lever-pipe doctor",
         description=__doc__,
-        epilog="All other arguments are passed to Snakemake.",
+        epilog="All other arguments are Snakemake's.",
         allow_abbrev=False,
     )
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")

@@ -17,7 +17,7 @@ NO_MANIFESTS = frozenset(("ledger", "train2014", "val2014", "state"))
 TIMESTAMP = ".snakemake_timestamp"
 """Snakemake's file for a folder's modification time."""
 MANIFEST = "manifest"
-"""The name of its manifest among an artefact's files."""
+"""The name of its manifest among an artifact's files."""
 
 
 class Artefact(NamedTuple):
