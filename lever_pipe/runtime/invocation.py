@@ -328,7 +328,7 @@ def end(experiment: Experiment) -> None:
 
 
 def drop_empty_logs(results: Path) -> None:
-    """Remove empty logs of finished jobs; Snakemake does not need them."""
+    """Remove empty logs of finished jobs; Snakemake creates missing logs again."""
     for manifest in manifests_below(results):
         log_file = manifest.with_name(manifest.name.removesuffix("run.json") + "log.txt")
         if log_file.is_file() and not log_file.stat().st_size:

@@ -60,7 +60,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
             for engine in dict.fromkeys((config.engine, *([] if lvlm.is_served else [LIBRARY]))):
                 spec = config.model_copy(update={"engine": engine})
                 model = load_lvlm(spec, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
-                model.run([begin])  # warm-up, such as compilation, which must not count in the time
+                model.run([begin])  # warm-up: exclude one-time work from the measured time
                 started = time.perf_counter()
                 replies[engine] = model.run(requests)
                 seconds = time.perf_counter() - started
