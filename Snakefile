@@ -1,4 +1,4 @@
-# The workflow lies where Snakemake's catalogue looks for it. What a bare call makes is never left to an include.
+# Snakemake's workflow catalog expects the workflow in this folder. The default target is set here, not by an include.
 include: "workflow/Snakefile"
 
 

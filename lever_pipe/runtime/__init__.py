@@ -1,1 +1,1 @@
-"""What Snakemake is taught: the plan, reruns by content, the store, one writer an artefact, forked jobs, SLURM."""
+"""Extensions of Snakemake: plan, content-based reruns, store, one writer per artifact, forked jobs, SLURM."""

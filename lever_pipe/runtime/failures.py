@@ -1,9 +1,9 @@
 """The failed jobs that end a run, with the last lines of their logs.
 
-Snakemake tells its log handlers what happens to each job, however quiet it is towards the terminal. `Failures` is one:
-it reads the logs of failed jobs, because the line that says why stands in the log of the stage, or in SLURM's own, and
-not in the message. It is no logger plugin: those hear later, in their own thread, and where the profile names them, but
-`onerror` prints what was heard by then.
+Snakemake's log handlers receive every event of a job, even if the terminal's output is reduced. `Failures` is such a
+handler. It reads the logs of failed jobs, because the reason of a failure is in the stage's or SLURM's log and not in
+Snakemake's message. It is no logger plugin: plugins must be named in the profile and receive events later, in their own
+thread. That would be too late for `onerror`, which prints the summary.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lever_pipe.runtime.rerun.why_names import counted
 
 WIDTH, INDENT = 120, "    "
 DISPLAY_LIMIT, LINES = 20, 3
-"""Failed jobs that are shown, each with so many lines of its log."""
+"""Number of failed jobs in the summary, and of log lines for each."""
 TAIL_BYTES = 65_536
 SLACK_SECONDS = 60
-"""By how much the clocks of the nodes may differ when a log is taken to be of this attempt."""
+"""Tolerated clock difference between nodes when a log is assigned to an attempt."""
 
 STATES = ("TIMEOUT", "OUT_OF_MEMORY", "CANCELLED", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "PREEMPTED")
-"""End states in SLURM that say more than any log."""
+"""SLURM end states that explain a failure better than the log."""
 STARVED = {
     "TIMEOUT": "raise its runtime in the profile",
     "OUT_OF_MEMORY": "raise its mem_mb in the profile",
     "SIGKILL": "mostly for want of memory: raise its mem_mb in the profile",
 }
-"""Ends that a larger request fixes, and how."""
+"""End states that a larger resource request fixes -> advice."""
 
 _STATE = re.compile(r"(?:status is: '|ended as )([A-Z_]+)")
 _REFUSED = "sbatch failed."
@@ -54,7 +54,7 @@ _ADVICE = re.compile(
 
 @dataclass(slots=True)
 class FailedJob:
-    """What is known of a job by its last attempt; `slurm_logs` are SLURM's own, behind those of the stage."""
+    """The last attempt of a job; `slurm_logs` are SLURM's own logs, without the stage's."""
 
     rule: str
     wildcards: str = ""
@@ -69,11 +69,12 @@ class FailedJob:
 
     @property
     def ended(self) -> str:
-        """Return the state or signal by which the last attempt ended; empty where its log says more."""
+        """Return the SLURM state or signal that ended the last attempt; empty if the log explains more."""
         if _REFUSED in self.message:
             return ""
         of_slurm = self._tails(self.slurm_logs)
-        match, due_to = _STATE.search(self.message), _DUE_TO.search(of_slurm)  # its own log knows more than its state
+        # SLURM's log is more specific than the state that Snakemake reports, so it has precedence.
+        match, due_to = _STATE.search(self.message), _DUE_TO.search(of_slurm)
         state = _DUE[due_to[1]] if due_to else match[1] if match else ""
         if state in STATES:
             return state
@@ -81,7 +82,7 @@ class FailedJob:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the last lines of the stage's log, or of SLURM's, or what Snakemake says where neither is to blame."""
+        """Return the last lines of the stage's log, else SLURM's log, else Snakemake's message."""
         is_of_command = not self.problem or _STATUS.search(self.problem) or _SIGNALLED.search(self.problem)
         has_logs = is_of_command and _REFUSED not in self.message
         logged = (self._tails(self.logs).strip() or self._tails(self.slurm_logs).strip()) if has_logs else ""
@@ -89,17 +90,17 @@ class FailedJob:
         return tuple(line for line in lines if line)[-LINES:]
 
     def _tails(self, paths: Sequence[str]) -> str:
-        """Return the ends of logs of this attempt."""
+        """Return the last part of the logs of this attempt."""
         return "".join(tail_of(path, self.started) for path in paths)
 
 
 class Failures(logging.Handler):
-    """Which jobs of this run failed so far."""
+    """A log handler that collects the failed jobs of this run."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._jobs: dict[int, FailedJob] = {}
-        self._problems: dict[int | None, str] = {}  # thread -> what Snakemake said there last about a problem
+        self._problems: dict[int | None, str] = {}  # thread -> its last error message
         self._events: dict[Any, Callable[[logging.LogRecord], None]] = {
             LogEvent.JOB_INFO: self._on_start,
             LogEvent.ERROR: self._on_problem,
@@ -107,11 +108,11 @@ class Failures(logging.Handler):
         }
 
     def attach(self) -> None:
-        """Listen to Snakemake's logger until Snakemake closes its log."""
+        """Add this handler to Snakemake's logger."""
         logging.getLogger("snakemake.logging").addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what a record of Snakemake's logger says about a job."""
+        """Record the event of a job."""
         try:
             if on_event := self._events.get(vars(record).get("event")):
                 on_event(record)
@@ -124,7 +125,7 @@ class Failures(logging.Handler):
         return [job for _, job in sorted(self._jobs.items()) if job.failed]
 
     def summary(self, *, but: str | None = None) -> str:
-        """Return the lines that end a failed run; `but` is the signal by which its user ended it, and so its jobs."""
+        """Return the closing lines of a failed run, without jobs that ended by the user's signal `but`."""
         jobs = [job for job in self.failed if not but or job.ended != but]
         if not jobs:
             return "" if but else "No job failed; the lines above say why the run ended.\n"
@@ -134,7 +135,7 @@ class Failures(logging.Handler):
         ]
         if len(jobs) > DISPLAY_LIMIT:
             lines.append(f"... and {len(jobs) - DISPLAY_LIMIT} more; Snakemake's log names all of them")
-        return "\n".join([*lines, "What finished stays; the same command goes on."]) + "\n"
+        return "\n".join([*lines, "Finished results are kept; the same command continues the run."]) + "\n"
 
     def _on_start(self, record: logging.LogRecord) -> None:
         event = vars(record)
@@ -143,12 +144,14 @@ class Failures(logging.Handler):
         words = [f"{name}={value}" for name, value in wildcards if value != grid_plan.DOCUMENTS.get(name)]
         job.wildcards = ", ".join(words)
         job.logs = [str(path) for path in event.get("log") or ()]
+        # A retry: forget the previous attempt, because only the last one decides whether the job failed.
         job.failed, job.started, job.attempts = False, record.created, job.attempts + 1
         job.message = job.problem = job.slurm_job = ""
         job.slurm_logs = ()
 
     def _on_problem(self, record: logging.LogRecord) -> None:
-        """Keep the problem for the error of a job that the same thread tells next, or for the job that it names."""
+        """Keep an error message for the job that it names, or for the next job error of the same thread."""
+        # A local job's exception and its JOB_ERROR are two records, with only the thread in common.
         text = record.getMessage()
         match = _OF_JOB.search(text)
         if match is None:
@@ -164,7 +167,8 @@ class Failures(logging.Handler):
         job.attempts = max(1, job.attempts)
         job.message = _ADVICE.sub("", str(event.get("rule_msg") or ""))
         problem = self._problems.pop(record.thread, "")
-        job.problem = "" if event.get("rule_msg") else problem  # a job of a cluster ends elsewhere, not in this thread
+        # Only cluster jobs have a message. They do not fail in this thread, so its last error is not theirs.
+        job.problem = "" if event.get("rule_msg") else problem
         job.slurm_job = str((event.get("aux") or {}).get("external_jobid") or job.slurm_job)
         further = [str(path) for path in event.get("log") or () if path and path not in job.logs]
         job.slurm_logs = further or job.slurm_logs
@@ -174,14 +178,19 @@ class Failures(logging.Handler):
 
 
 def _signal(text: str) -> str:
-    """Return by which signal a command ended, told by its status: its own, or as a shell puts it (128 and more)."""
+    """Return the name of the signal that ended a command, from its own status or a shell's (128 plus the number)."""
     match, status = _SIGNALLED.search(text), _STATUS.search(text)
     number = int(status[1]) - 128 if status else 0
     return match[1] if match else next((s.name for s in signal.Signals if s == number), "")
 
 
 def tail_of(path: str, started: float) -> str:
-    """Return the end of a log of an attempt that started then; empty where there is none, or only an earlier one."""
+    """Return the last part of an attempt's log; empty without a log, or if only an earlier attempt wrote it.
+
+    Args:
+        path: the log.
+        started: start of the attempt, in seconds since the epoch.
+    """
     try:
         with Path(path).open("rb") as handle:
             size = handle.seek(0, io.SEEK_END)
@@ -193,7 +202,7 @@ def tail_of(path: str, started: float) -> str:
 
 
 def is_of_attempt(path: str, started: float) -> bool:
-    """Return whether a log was written by an attempt that started then, and not only by an earlier one."""
+    """Return whether an attempt with this start time wrote to a log, rather than only earlier attempts."""
     try:
         return Path(path).stat().st_mtime >= started - SLACK_SECONDS
     except OSError:
@@ -201,7 +210,7 @@ def is_of_attempt(path: str, started: float) -> bool:
 
 
 def _lines_of(job: FailedJob) -> Iterator[str]:
-    """Yield what is told of a failed job; lines of logs are cut to the width, paths stay whole to be copied."""
+    """Yield a failed job's lines; log lines are cut to the width, but paths are not, so that they can be copied."""
     yield f"{job.rule}  {job.wildcards}  attempts: {job.attempts}"
     state = job.ended
     notes = [f"{state}: {STARVED[state]}" if state in STARVED else state] if state else []

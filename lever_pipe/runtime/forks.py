@@ -1,13 +1,13 @@
-"""Jobs of one machine as forks of a process that has imported what they need.
+"""Run the jobs of one machine as forks of a server process with preloaded modules.
 
 Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
 computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
-directory, log file, signals and exit status that a fresh process would have, its stage as its name, and nothing of an
-earlier job. `snakemake_executor_plugin_local` asks for them.
+directory, log file, signals and exit status of a fresh process, its stage as its name, and no state of an earlier job.
+`snakemake_executor_plugin_local` uses these servers.
 
-What instructions and how many threads the libraries take is fixed when they are imported: a server is started with the
-environment of its jobs, and serves those of equal threads. Whoever asks holds the other end of a socket; when that
-closes, for whatever reason, the server ends. When the server ends or dies, its children get SIGTERM.
+The libraries fix their CPU instructions and number of threads at import. So a server starts with the environment of its
+jobs, and serves jobs with the same number of threads. The client has the other end of a socket; when that closes for
+any reason, the server ends. When the server ends or dies, its children get SIGTERM.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from lever_pipe.experiment import manifests
 CALL = ["python", "-m", "lever_pipe"]
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 FROM_JOB = 3
-"""Which job of a kind starts its server: it imports for as long as a few short jobs take."""
+"""Number of the job of a kind that starts its server: the imports take as long as a few short jobs."""
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Children = dict[int, tuple[int, int]]
-"""Descriptor of a process -> the number of its job, its process number."""
+"""Descriptor of a process -> number of its job, process id."""
 
 
 def call_in(command: str) -> tuple[list[str], str] | None:
     """Return WORDS and LOG of a shell command `python -m lever_pipe WORDS > LOG 2>&1`.
 
-    None if a shell could read anything else in it.
+    Return None for any other command, or if a shell could interpret it differently.
     """
     plain = command.strip()
     text, separator, log = plain.removesuffix(" 2>&1").rpartition(" > ")
@@ -61,14 +61,14 @@ def call_in(command: str) -> tuple[list[str], str] | None:
         words, logs = shlex.split(text), shlex.split(log)
     except ValueError:
         return None
-    rebuilt = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"
+    rebuilt = f"{shlex.join(words)} > {shlex.join(logs)} 2>&1"  # differs if there are variables, globs or pipes
     if not separator or len(logs) != 1 or words[: len(CALL)] != CALL or rebuilt != plain:
         return None
     return words[len(CALL) :], logs[0]
 
 
 def environment_of(job: Any) -> dict[str, str]:
-    """Return the environment that Snakemake's `shell` gives a job's command."""
+    """Return the same environment that Snakemake's `shell` sets for a job's command."""
     folder = job.resources.get("tmpdir")
     temporary = dict.fromkeys(TEMPORARY, str(folder)) if folder else {}
     return {**os.environ, **dict.fromkeys(THREADS, str(job.threads)), **temporary}
@@ -76,17 +76,17 @@ def environment_of(job: Any) -> dict[str, str]:
 
 @cache
 def _is_this_python(path: str) -> bool:
-    """Return whether `python`, sought in these folders, is the one that runs this process."""
+    """Return whether `python` in this search path is the interpreter of this process."""
     python = shutil.which(CALL[0], path=path)
     return python is not None and Path(python).resolve() == Path(sys.executable).resolve()
 
 
 class Forks:
-    """A server, seen by the process that wants jobs.
+    """A fork server, from the view of its client.
 
     Args:
-        modules: what the server imports.
-        environment: of the server, and in what libraries read when they are imported, of each job.
+        modules: modules that the server imports.
+        environment: environment of the server; jobs must have the same variables that libraries read at import.
     """
 
     def __init__(self, modules: Iterable[str], environment: Mapping[str, str]) -> None:
@@ -104,27 +104,27 @@ class Forks:
 
     @property
     def ready(self) -> bool:
-        """Whether the server has imported everything and lives."""
+        """Whether the server is alive and has imported all modules."""
         return self._ready.is_set() and not self._gone
 
     def until_ready(self, timeout: float) -> bool:
-        """Return whether the server is ready within some seconds."""
+        """Wait for the server up to `timeout` seconds, and return whether it is ready."""
         return self._ready.wait(timeout) and self.ready
 
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Future[int]:
-        """Fork `python -m lever_pipe WORDS > LOG 2>&1`; return its exit status to come, negative for a signal."""
+        """Fork `python -m lever_pipe WORDS > LOG 2>&1`; return a future exit status, negative for a signal."""
         number, status = next(self._numbers), Future[int]()
         order = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
             if self._gone:
-                status.set_result(-signal.SIGKILL)  # as of all its children
+                status.set_result(-signal.SIGKILL)  # the same status as for the server's lost children
                 return status
             self._jobs[number] = status
             _send(self._channel, {**order, "folder": str(Path.cwd())})
         return status
 
     def close(self) -> None:
-        """End the server and what it has forked."""
+        """End the server and its children."""
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
         self._server.wait()
@@ -143,20 +143,20 @@ class Forks:
         with self._lock:
             self._gone, left = True, list(self._jobs.values())
             self._jobs.clear()
-        self._ready.set()
+        self._ready.set()  # wakes `until_ready`, which then returns False
         for status in left:
             status.set_result(-signal.SIGKILL)
 
 
 def serve(channel: socket.socket, modules: Iterable[str]) -> None:
-    """Import modules, then fork a child for each line that the channel brings, until it closes."""
-    for number in HANDLED:  # Ctrl-C reaches the children, which are of the terminal's group too
+    """Import modules, then fork a child for each line from the channel, until it closes."""
+    for number in HANDLED:  # Ctrl-C also reaches the children, in the same process group; the server reports their ends
         signal.signal(number, signal.SIG_IGN)
     for module in modules:
         plugins.load(module)
     manifests.surroundings()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # the collector must not touch inherited objects, which would copy their memory pages in each child
     _send(channel, {"ready": True})
     children: Children = {}
     with selectors.DefaultSelector() as selector:
@@ -172,9 +172,9 @@ def serve(channel: socket.socket, modules: Iterable[str]) -> None:
                     _send(channel, {"number": job, "status": status})
                     continue
                 received = channel.recv(1 << 16)
-                if not received:  # whoever asked is gone; with this process its children get SIGTERM
+                if not received:  # the client has ended; when this process ends, its children get SIGTERM
                     return
-                *lines, unread = (unread + received).split(b"\n")
+                *lines, unread = (unread + received).split(b"\n")  # an order may arrive in parts
                 for order in map(json.loads, lines):
                     _fork(channel, selector, children, order)
 
@@ -189,19 +189,20 @@ def _fork(
     pid = os.fork()
     if pid == 0:
         _become_job(server, [channel.fileno(), *children], order)
-    descriptor = os.pidfd_open(pid)
+    descriptor = os.pidfd_open(pid)  # readable at the child's end, so one selector waits for children and orders
     children[descriptor] = order["number"], pid
     selector.register(descriptor, selectors.EVENT_READ)
 
 
 def _become_job(server: int, descriptors: Iterable[int], order: dict[str, Any]) -> NoReturn:
-    """Do in a child what a fresh `python -m lever_pipe` would do, and end."""
+    """Run a job in a child like a fresh `python -m lever_pipe`, and exit."""
     status = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # first: the server ignores what a dying one sends
+        # First: the child inherits ignored signals, but must receive SIGTERM when the server dies.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         die_with(server, signal.SIGTERM)
-        ctypes.CDLL(None).prctl(NAME, "".join(order["words"][:1]).encode())  # what `top` shows of it, 15 bytes
+        ctypes.CDLL(None).prctl(NAME, "".join(order["words"][:1]).encode())  # shown by `top`; 15 bytes at most
         for descriptor in descriptors:
             os.close(descriptor)
         os.chdir(order["folder"])
@@ -217,20 +218,20 @@ def _become_job(server: int, descriptors: Iterable[int], order: dict[str, Any]) 
     except KeyboardInterrupt:
         sys.stderr.write("KeyboardInterrupt: ended before it began\n")
         status = 128 + signal.SIGINT
-    except BaseException:  # noqa: BLE001 - this is where the interpreter would print it
+    except BaseException:  # noqa: BLE001 - a fresh process's interpreter would print it, too
         traceback.print_exc()
     finally:
         for flush in (sys.stdout.flush, sys.stderr.flush):
             with suppress(OSError):  # a log on a full disk
                 flush()
-        os._exit(status)
+        os._exit(status)  # not sys.exit, which would unwind through the server's code
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Let the kernel send this process a signal when its parent ends; end it if that has ended already."""
+    """Make the kernel send this process a signal when its parent ends; exit if the parent has ended already."""
     with suppress(OSError, AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(number))
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # it ended before prctl, so no signal will come
         os._exit(1)
 
 
@@ -243,7 +244,7 @@ def _write_to(log: str) -> None:
 
 
 def _send(channel: socket.socket, message: Mapping[str, Any]) -> None:
-    with suppress(OSError):  # the other end is gone; the next look at the channel says so
+    with suppress(OSError):  # the other end is closed; the next read from the channel detects this
         channel.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -253,18 +254,20 @@ _requests: Counter[str] = Counter()
 
 
 def fork_calls(modules: Iterable[str]) -> None:
-    """Let the local executor of this process start calls of the package as forks of servers with these modules.
+    """Make the local executor of this process start calls of the package as forks of servers with these modules.
 
-    Snakemake makes the executor before any job is planned, so it asks here; `invocation.begin` alone says it.
+    Snakemake creates the executor before any job is planned, so the executor reads the modules from here. Only
+    `invocation.Run.begin` sets them.
     """
     _modules[:] = modules
     atexit.register(close)
 
 
 def server_for(environment: Mapping[str, str]) -> Forks | None:
-    """Return what forks a job of this environment; None where it has to start as any other command.
+    """Return the fork server for a job's environment; None if the job must start as a separate command.
 
-    There is a server for each number of threads; none for the first jobs of its kind, and until it is ready.
+    There is one server for each number of threads. It is not used for the first jobs of its kind, and until it is
+    ready.
     """
     threads = environment.get(THREADS[0], "")
     _requests[threads] += 1
@@ -276,7 +279,7 @@ def server_for(environment: Mapping[str, str]) -> Forks | None:
 
 
 def close() -> None:
-    """End all servers and what they have forked."""
+    """End all servers and their children."""
     for server in _servers.values():
         server.close()
     _servers.clear()

@@ -1,8 +1,8 @@
-"""A GPU of its own for each of several jobs in one allocation.
+"""Assign separate GPUs to concurrent jobs of one allocation.
 
-SLURM shows a job its own GPUs. Where one Snakemake starts many jobs inside one allocation, or on a workstation, all see
-the same ones: Snakemake counts GPUs but assigns none. So a job locks as many as it needs, by `flock` on one file a GPU,
-and hides the others from itself. The kernel lets go of a lock however its process ends.
+SLURM makes only a job's own GPUs visible. If Snakemake starts several jobs inside one allocation, or on a workstation,
+all of them see the same GPUs: Snakemake counts GPUs but does not assign them. So a job locks the GPUs that it needs, by
+`flock` on one file per GPU, and hides the others. The kernel releases a lock when its process ends in any way.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ SECONDS_BETWEEN_TRIES = 2.0
 
 log = logging.getLogger(__name__)
 
-_held: list[IO[str]] = []  # open, and so locked, until this process ends
+_held: list[IO[str]] = []  # lock files, kept open and therefore locked until this process ends
 
 
 def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Leave this process `count` GPUs that no other job of this allocation uses, until it ends; wait for so many.
+    """Lock `count` GPUs for this process until it ends, and hide the others; wait while other jobs use them.
 
-    The locks lie in a folder of this machine, user and SLURM job: in another allocation, the same name is another GPU.
+    The locks are in a folder for this machine, user and SLURM job: in another allocation, the same name may be another
+    GPU.
 
     Raises:
         MachineError: fewer than `count` are visible.
@@ -40,7 +41,7 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
         import torch
 
         if torch.cuda.is_available():
-            return  # a device that CUDA knows and no tool lists
+            return  # CUDA has a device that no tool lists, so it cannot be locked
         visible = []
     if len(visible) < count:
         raise MachineError(
@@ -61,20 +62,20 @@ def take(count: int, *, folder: Path | None = None, sleep: Callable[[float], Non
 
 
 def visible_gpus() -> list[str] | None:
-    """Return the GPUs that this process may use, as CUDA names them; None on a machine that cannot tell."""
+    """Return CUDA's names of the GPUs that this process may use; None without nvidia-smi."""
     names = os.environ.get(VISIBLE)
     if names is not None:
-        return [name for name in names.split(",") if name and not name.startswith("-")]  # -1 hides what follows
+        return [name for name in names.split(",") if name and not name.startswith("-")]  # -1 is no device
     try:
         done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    whole = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]  # below each its MIG slices
+    whole = [line for line in done.stdout.splitlines() if line.startswith("GPU ")]  # indented lines are MIG slices
     return [str(index) for index, _ in enumerate(whole)]
 
 
 def _locked(visible: list[str], count: int, folder: Path) -> dict[str, IO[str]]:
-    """Return locks on `count` GPUs by name, or none at all, so that two jobs never wait for each other's half."""
+    """Lock `count` GPUs, or none if too few are free, so that two jobs never wait for each other's GPUs."""
     taken: dict[str, IO[str]] = {}
     for name in visible:
         if len(taken) < count and (lock := try_lock(folder / name.replace("/", "_"))) is not None:

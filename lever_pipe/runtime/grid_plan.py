@@ -1,8 +1,8 @@
-"""From the experiment to study `grid`: its settings, and what is made and evaluated in each.
+"""Derive study `grid` from the experiment: its settings, and the experiment of each setting.
 
 Paths name a setting by three wildcards: `data` is `lever` for the documents' study and `grid/data~NAME` for a data set
-of the grid; `sampler` is `/sampler~NAME` and `lvlm` `/lvlm~NAME`, both empty in the documents' study. What lies at
-`{data}` is shared by all settings of a data set, what lies at `{data}{sampler}` by all LVLMs.
+of the grid; `sampler` is `/sampler~NAME` and `lvlm` `/lvlm~NAME`, both empty in the documents' study. All settings of a
+data set share the files below `{data}`; all LVLMs share the files below `{data}{sampler}`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lever_pipe.experiment.studies import Experiment
 
 Wildcards = Mapping[str, str]
 DOCUMENTS = {"data": "lever", "sampler": "", "lvlm": ""}
-"""The wildcards that name a setting, as they are for the documents' study."""
+"""The wildcards of a setting, with their values for the documents' study."""
 RAW = "raw"
-"""The wildcard that names a generated data set."""
+"""The wildcard of a generated data set."""
 
 
 def folders_of(setting: GridSetting) -> dict[str, str]:
-    """Return the wildcards that name a setting."""
+    """Return the wildcards of a setting."""
     return {
         "data": f"grid/data~{setting.data}",
         "sampler": f"/sampler~{setting.sampler}",
@@ -31,9 +31,9 @@ def folders_of(setting: GridSetting) -> dict[str, str]:
 
 
 def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
-    """Return the experiment as a job of a setting sees it; of the documents' study it is the experiment itself.
+    """Return the experiment for a job of a setting; for the documents' study, the experiment itself.
 
-    A job that several settings share sees what its wildcards name, and of the rest what the experiment says.
+    Several settings may share a job. Then its wildcards replace parts of the experiment, and the other parts stay.
     """
     names = values_in("".join(wildcards.get(name, "") for name in (RAW, *DOCUMENTS)))
     if "data" not in names:
@@ -44,7 +44,7 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
         update["rl_data"] = grid.data[data].rl_data
     if "sampler" in names:
         update["pools"] = experiment.pools.model_copy(update={"sampler": names["sampler"]})
-    if "lvlm" in names:
+    if "lvlm" in names:  # only now is the setting complete, so that its exclusions apply
         setting = GridSetting(data, names["sampler"], names["lvlm"])
         policies = {name: p for name, p in grid.policies.items() if not p.selections or data in p.selections}
         update |= {
@@ -56,24 +56,24 @@ def at(experiment: Experiment, wildcards: Wildcards) -> Experiment:
 
 
 def raw_of(wildcards: Wildcards) -> str:
-    """Return where a generated data set lies, the wildcard `raw`."""
+    """Return the folder of a generated data set, the wildcard `raw`."""
     data = wildcards.get("data", DOCUMENTS["data"])
     return "world" if data == DOCUMENTS["data"] else f"{data}/world"
 
 
 def setting_of(wildcards: Wildcards) -> GridSetting:
-    """Return the setting of the grid that wildcards name."""
+    """Return the setting of the grid for these wildcards."""
     names = values_in("".join(wildcards[name] for name in DOCUMENTS))
     return GridSetting(names["data"], names["sampler"], names["lvlm"])
 
 
 def home_of(grid: Grid, setting: GridSetting, origin: str) -> GridSetting:
-    """Return the setting in which a policy was trained that comes to this one from a data set or an LVLM, or none."""
+    """Return the training setting of a policy in `setting`; `origin` is its other data set or LVLM, or empty."""
     return setting._replace(**{"data" if origin in grid.data else "lvlm": origin}) if origin else setting
 
 
 def trained_at(experiment: Experiment, wildcards: Wildcards) -> tuple[dict[str, str], str]:
-    """Return the setting in which an evaluated policy (`selected`) was trained, as wildcards, and its name there."""
+    """Return the wildcards of the training setting of an evaluated policy (`selected`), and its name there."""
     name = PolicyName.parse(wildcards["selected"])
     if not name.origin:
         return {key: wildcards[key] for key in DOCUMENTS}, str(name)
@@ -81,6 +81,6 @@ def trained_at(experiment: Experiment, wildcards: Wildcards) -> tuple[dict[str, 
 
 
 def batch_of(cell: EvaluatedCell) -> str:
-    """Return the folder of the answers of a policy's batch in its setting, below the results."""
+    """Return the folder of the answers of a cell's batch, relative to the results."""
     setting = "".join(folders_of(GridSetting(cell.data, cell.sampler, cell.lvlm)).values())
     return f"{setting}/answers/{PolicyName.parse(cell.policy).batch}"

@@ -1,4 +1,4 @@
-"""One call of Snakemake: which configuration it runs, and what happens around its jobs."""
+"""Configuration, checks, snapshot and summary of one Snakemake invocation, and of the jobs' own Snakemake processes."""
 
 from __future__ import annotations
 
@@ -31,45 +31,46 @@ from lever_pipe.runtime.store import Store, opened
 
 SHIPPED = "resources/"
 WORTH_A_SERVER = 8
-"""Planned jobs, from which on their starts take longer than that of a server."""
+"""Minimum number of planned jobs for a fork server: for fewer jobs, starting the server takes longer."""
 OF_AGENTS = ("transformers.models.qwen3.modeling_qwen3",)
-FUTURE_STOPS = "a job that reads it will stop the run. Give it the present time: touch FILE"
+FUTURE_STOPS = "a job that reads it will stop the run. Set its time to now: touch FILE"
 LOCKS = Path(".snakemake/locks")
 SEARCHES_FOR_GARBAGE = (50_000, 20, 50)
-"""A plan is objects that last: among them Python's own thresholds let it search for a fifth of the time, in vain."""
+"""Thresholds of the garbage collector. With Python's defaults, it took 20 % of the planning time and freed nothing,
+because a plan's objects live until the end."""
 RUNNING = Path(".snakemake/lever_pipe/running")
-"""Locked by the run that is at work in a working directory; says on which machine and boot the last one was."""
+"""Lock file of the active run in a working directory; contains machine and boot of the last run."""
 LATE = dict.fromkeys(("train_agent", "evaluate_agent", "evaluate_start", "warm_start_agent"), OF_AGENTS)
-"""What stages import when they run, so that nothing else has to wait for it: worth seconds a job."""
+"""Late imports of stages; a fork server imports them beforehand, which saves seconds per job."""
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 
 class Run:
-    """What the workflow asks for and calls, in the main process and in a job's own Snakemake.
+    """The interface of this package to the Snakefile, in the main process and in a job's own Snakemake.
 
     Args:
-        workflow: Snakemake's.
-        config: the configuration as Snakemake or the user of the `module` gives it.
-        root: the workflow's folder, where what it ships lies.
+        workflow: Snakemake's workflow.
+        config: the configuration from Snakemake or from the including `module`.
+        root: the workflow's folder, which contains the shipped resources.
 
     Attributes:
         experiment: the parsed configuration.
-        resources_of: gives a rule's threads and resources.
+        resources_of: returns a rule's threads and resources.
 
     Raises:
-        WorkflowError: the configuration does not parse, or a job has no snapshot to read (of Snakemake).
+        WorkflowError: Snakemake's error for an invalid configuration, or a job without a snapshot.
     """
 
     def __init__(self, workflow: Workflow, config: Mapping[str, Any], root: Path) -> None:
         self._workflow, self._root, self._started = workflow, root, time.monotonic()
         self._running: running.RunningJobs | None = None
-        gc.freeze()
+        gc.freeze()  # imported modules live until the end, too: exclude them from collections
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         set_cache_folder_of_jobs(root)
         with without_trace():
             self.experiment = experiment_of(workflow, config, root)
-            numerics.choose(self.experiment.numerics)  # jobs inherit it
+            numerics.choose(self.experiment.numerics)  # sets environment variables that jobs inherit
             self._failures = failures.Failures()
             self._skipping = skipping.Skipping(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
@@ -80,7 +81,7 @@ class Run:
             snakemake_adapter.silence_trigger_advice()
 
     def use_content_based_reruns(self) -> None:
-        """Let Snakemake plan by what the manifests say; in a job's own, skip what another has made."""
+        """Make Snakemake plan by manifests; in a job's own Snakemake, skip the job if another one made its artifact."""
         decision.set_rerun_on_library_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
             skipping.skip_if(skipping.completed_by_another_job)
@@ -92,33 +93,33 @@ class Run:
 
     @without_trace()
     def listing_of_images(self, path: str, data: Data, split: str) -> str:
-        """Return the path of the digests of a split's own images; the main process writes the file while it plans."""
+        """Return the path of the listing of a split's images; the main process writes the file while it plans."""
         if self._workflow.is_main_process and path not in self._listed:
             self._listed.add(path)
             images = own_images.write_listing(Path(path), data, split, contents.remembered())
             if own_images.MISSING in images.values() and (absent := own_images.missing(data, split)):
-                log.warning(f"Missing images, a run stops before its first job: {absent}.")
+                log.warning(f"Missing images; a run stops before its first job: {absent}.")
         return path
 
     @without_trace()
     def begin(self) -> None:
-        """Save what this invocation will compute, check what it needs, skip what is made; not in a job's Snakemake.
+        """Save this invocation's snapshot, check its requirements and set up skipping; do nothing in a job's Snakemake.
 
         Raises:
-            WorkflowError: something that jobs would fail on (of Snakemake).
+            WorkflowError: Snakemake's error for a problem on which jobs would fail.
         """
-        from lever_pipe.runtime.checks import doctor  # only a run asks it
+        from lever_pipe.runtime.checks import doctor  # only runs need it, not dry runs or jobs
 
         if not self._workflow.is_main_process:
             return
         workflow, experiment, results = self._workflow, self.experiment, Path(self.experiment.results)
         jobs, executor = list(workflow.dag.needrun_jobs()), str(workflow.executor_plugin.name)
         results.mkdir(parents=True, exist_ok=True)
-        # First, so that what a job of a former run makes while the check looks for it is younger than this plan.
+        # First: if a job of an earlier run ends during the checks, its artifact must be newer than this plan.
         snapshot.save(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
         for stage, code, plugins in _codes_of(jobs):  # so that `why` can name the modules that differ
             record_code(results, stage, plugins, code)
-        contents.remembered().save()  # a job's own Snakemake asks for the identity of the same models
+        contents.remembered().save()  # the jobs' own Snakemake processes need the digests of the same models
         snapshot.remember_codes()
         _set_back_future_times(jobs)
         prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
@@ -131,28 +132,29 @@ class Run:
         if not snakemake_adapter.is_quiet(workflow):
             self._running = running.RunningJobs(len(jobs))
             self._running.start()
+        # `forks` needs prctl and pidfd_open, which only Linux has.
         if experiment.forked_jobs and len(jobs) >= WORTH_A_SERVER and sys.platform == "linux":
             forks.fork_calls(modules_of(jobs))
 
     def _refuse_missing(self, refusal: str) -> None:
-        """Refuse a run without its raw files by all that it lacks.
+        """Refuse a run without its raw files; list everything that is missing.
 
         Args:
-            refusal: Snakemake's text, which names the files of one job.
+            refusal: Snakemake's message, which names only the files of one job.
 
         Raises:
-            PreflightError: names files, model folders and where to get them.
+            PreflightError: names all missing files and model folders, and their sources.
         """
         from lever_pipe.runtime.checks import findings, local_checks
 
         names = [name for raw in local_checks.raw_files(self.experiment) for name in raw.names]
         if not any(name in refusal for name in names):
-            return  # another file, which no check knows
+            return  # not a raw file: let Snakemake raise its own error
         rules = [rule.name for rule in self._workflow.rules]
         findings.require_no_problem(local_checks.check(self.experiment, rules=rules, folder=Path()))
 
     def closing_summary(self) -> str:
-        """Return the lines that end a successful run: the answers, and where the rest is, of what it asked for."""
+        """Return the closing lines of a successful run: skipped jobs, answers, and paths of the requested results."""
         minutes, results = (time.monotonic() - self._started) / 60, Path(self.experiment.results)
         self._end()
         notes = f"\n{skipped}" if (skipped := self._skipping.summary()) else ""
@@ -166,7 +168,7 @@ class Run:
         return f"\nDone in {minutes:.1f} minutes.{notes}\n{answers}\n{locations}"
 
     def failure_summary(self) -> str:
-        """Return the lines that end a failed run: what failed, with its last lines."""
+        """Return the closing lines of a failed run: the failed jobs with the last lines of their logs."""
         self._end()
         return f"\n{self._failures.summary(but='SIGINT' if _interrupts else None)}{self._skipping.summary()}\n"
 
@@ -177,25 +179,25 @@ class Run:
 
 
 def set_cache_folder_of_jobs(root: Path) -> None:
-    """Make `python` in a job's shell the interpreter that runs the workflow, and `lever_pipe` the package beside it."""
+    """Make jobs' shells use this Python interpreter, and the `lever_pipe` package in the workflow's folder."""
     for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", root)):
         os.environ[name] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(name)])])
 
 
 def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> Experiment:
-    """Return the experiment: of the configuration in the main process, of the snapshot in a job's Snakemake.
+    """Return the experiment: from the configuration in the main process, from the snapshot in a job's Snakemake.
 
     Args:
-        workflow: Snakemake's.
-        config: the configuration as Snakemake or the user of the `module` gives it.
-        root: the workflow's folder, where what it ships lies.
+        workflow: Snakemake's workflow.
+        config: the configuration from Snakemake or from the including `module`.
+        root: the workflow's folder, which contains the shipped resources.
 
     Raises:
         ConfigError: the configuration does not parse.
-        SnapshotError: a job without a snapshot, or whose rules were edited after the invocation began.
+        SnapshotError: a job has no snapshot, or its rules were edited after the invocation began.
     """
     if workflow.is_main_process:
-        # What will be frozen is read before any fingerprint: an edit while the plan is made is none of this invocation.
+        # Cache the digests of the sources before any fingerprint, so that edits during planning are detected later.
         snapshot.package_digest(), snapshot.workflow_digest(root)
         snapshot.recall_codes()
         found = snakemake_adapter.strictly_read(workflow, config)
@@ -210,7 +212,7 @@ def experiment_of(workflow: Workflow, config: Mapping[str, Any], root: Path) -> 
 
 
 def _placed(value: Any, root: Path) -> Any:
-    """Return values of which those that name shipped resources name them from any working directory."""
+    """Prepend the workflow's folder to paths of shipped resources that do not exist in the working directory."""
     if isinstance(value, Mapping):
         return {key: _placed(item, root) for key, item in value.items()}
     if isinstance(value, list):
@@ -220,30 +222,32 @@ def _placed(value: Any, root: Path) -> Any:
 
 
 def hold_folder() -> None:
-    """Hold the working directory as long as this process lives; drop Snakemake's lock of a run that was killed here.
+    """Lock the working directory while this process lives; remove Snakemake's locks of a run that was killed here.
 
-    One run a folder: the kernel lets go of the file however its holder ends, so that who gets it knows that no other
-    run of this machine is at work.
+    Only one run per folder is allowed. The kernel releases the lock when its process ends in any way, so a process that
+    gets it is the only run of this machine in the folder.
 
     Raises:
-        MachineError: another run is.
+        MachineError: another run is active.
     """
-    if _held:  # planned once more
+    if _held:  # this process has planned before
         return
     RUNNING.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = ownership.try_lock(RUNNING)
-    except OSError:  # a file system without locks: Snakemake's own decide
+    except OSError:  # a file system without locks: rely on Snakemake's own locks
         return
     if handle is None:
         expected = f"{Path.cwd()}: expected a working directory in which no other run is at work"
         raise MachineError(expected, found="one", do="Wait for its end; two at once need a folder each.")
+    # Snakemake's locks have no owner. They are stale only if the last run was of this machine and boot, because then it
+    # would hold the lock above if it were alive.
     handle.seek(0)
     former = handle.read()
     if former == atomic.machine() and (left := list(LOCKS.glob("*.lock"))):
         for lock in left:
             lock.unlink()
-        log.warning("The run before this one was killed; what it finished stays, and its lock is removed.")
+        log.warning("The previous run was killed; its finished results are kept, and its lock is removed.")
     handle.truncate(0)
     handle.write(atomic.machine())
     handle.flush()
@@ -251,19 +255,19 @@ def hold_folder() -> None:
 
 
 _held: list[IO[str]] = []
-"""Keeps the file open, and so locked, until this process ends."""
+"""Lock file, kept open and therefore locked until this process ends."""
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """End Snakemake at the first Ctrl-C; its jobs get each later one themselves, and its own end is left whole."""
+    """End Snakemake at the first Ctrl-C; ignore later ones, which jobs still receive, to complete the shutdown."""
     _interrupts.append(number)
-    snakemake_adapter.silence_errors()  # the jobs' ends by the same Ctrl-C are no news
-    signal.signal(number, lambda *_: None)  # no SIG_IGN: what it starts would ignore Ctrl-C too
+    snakemake_adapter.silence_errors()  # the same Ctrl-C ends the jobs: do not report them as errors
+    signal.signal(number, lambda *_: None)  # not SIG_IGN, which child processes would inherit
     signal.default_int_handler(number, frame)
 
 
 _interrupts: list[int] = []
-"""The signal of a Ctrl-C, if there was one."""
+"""The signal of a Ctrl-C, or empty."""
 
 
 def _trace_no_ctrl_c(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
@@ -272,34 +276,37 @@ def _trace_no_ctrl_c(kind: type[BaseException], problem: BaseException, trace: T
 
 
 def _end_by_signal() -> None:
-    """End this process by the signal that ended its run: a shell's loop goes on after Snakemake's own exit status."""
+    """End this process by the signal that ended its run: after a mere exit status, a shell's loop would continue."""
     for number in _interrupts:
-        sys.stderr.write("SIGINT: ended. What finished stays; the same command goes on.\n")
+        sys.stderr.write("SIGINT: ended. Finished results are kept; the same command continues the run.\n")
         sys.stdout.flush()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
 
 def store_of(experiment: Experiment) -> Store | None:
-    """Return the store that the configuration names, if any."""
+    """Open the configured store, if any."""
     return None if experiment.store is None else opened(experiment.store.model_dump())
 
 
 def _set_back_future_times(jobs: list[Any]) -> None:
-    """Give the present time to inputs of a later one: Snakemake ends a run whose outputs are older than these."""
+    """Set input times in the future to now: Snakemake stops a run if a job's outputs are older than its inputs."""
     now, ahead = time.time_ns(), list[Path]()
     for path in dict.fromkeys(Path(file) for job in jobs for file in job.input):
         if time_ns(path) > now:
             set_time(path, now)
             ahead.append(path)
     if left := [path for path in ahead if time_ns(path) > now]:
-        log.warning(f"{first(list(map(str, left)))}: of a time to come, and not this user's to change: {FUTURE_STOPS}")
+        log.warning(
+            f"{first(list(map(str, left)))}: modification time in the future; this user cannot change it: "
+            f"{FUTURE_STOPS}"
+        )
     elif ahead:
-        log.warning(f"{first(list(map(str, ahead)))}: of a time to come; set to now, as no time decides anything here.")
+        log.warning(f"{first(list(map(str, ahead)))}: modification time in the future; set to now.")
 
 
 def modules_of(jobs: list[Any]) -> list[str]:
-    """Return the stages of jobs, the plugins that their configurations name, and what they import late."""
+    """Return the modules of jobs' stages and plugins, and their late imports."""
     planned = list(_codes_of(jobs))
     names = {provenance.stages()[stage] for stage, _, _ in planned}
     names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, plugins in planned for name in plugins}
@@ -307,21 +314,21 @@ def modules_of(jobs: list[Any]) -> list[str]:
 
 
 def end(experiment: Experiment) -> None:
-    """Remember the contents that were read, remove what nobody reads, and keep the store within its bound."""
+    """Save the cache of digests, remove leftovers and empty logs, and trim the store."""
     contents.remembered().save()
-    with suppress(OSError):  # results that are gone, or another user's
+    with suppress(OSError):  # the results were removed, or belong to another user
         ownership.sweep(Path(experiment.results))
         drop_empty_logs(Path(experiment.results))
     store = store_of(experiment)
     if store is not None:
         try:
             store.trim()
-        except (LeverPipeError, OSError) as error:  # the summary of the run comes first
+        except (LeverPipeError, OSError) as error:  # must not prevent the summary of the run
             log.warning(f"{store.folder}: not trimmed: {error}")
 
 
 def drop_empty_logs(results: Path) -> None:
-    """Remove the logs of finished jobs that said nothing; Snakemake makes them anew where none is left."""
+    """Remove empty logs of finished jobs; Snakemake creates missing logs again."""
     for manifest in manifests_below(results):
         log_file = manifest.with_name(manifest.name.removesuffix("run.json") + "log.txt")
         if log_file.is_file() and not log_file.stat().st_size:
@@ -329,7 +336,7 @@ def drop_empty_logs(results: Path) -> None:
 
 
 def _codes_of(jobs: list[Any]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield each stage with each of its fingerprints and the plugins that its configuration names."""
+    """Yield each stage with each of its code fingerprints and the plugins of its configuration."""
     of_code: dict[tuple[str, str], dict[str, Any]] = {}
     for stage, spec in snapshot.planned(jobs).values():
         identity = json.loads(spec)

@@ -1,4 +1,4 @@
-"""What planned jobs ask a vision-language model at most, and what that takes by arithmetic."""
+"""Estimate the prompts, tokens and FLOP of planned jobs for the vision-language model, at most."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lever_pipe.runtime.sizing import ASKING
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 EXAMPLE_TOKENS = 460
-"""Assumed of an example with a photograph of COCO's size: Qwen2.5-VL has about 2,300 for five."""
+"""Assumed tokens of an example with a photograph of COCO's size: Qwen2.5-VL has about 2,300 for five."""
 REFERENCES = 10
-"""Answers of annotators; the probability of each different one is asked for with a prompt of the RL queries."""
+"""Annotators' answers per query; each RL prompt needs the probability of every distinct one."""
 UTILISATION = 0.3
 """Assumed share of a GPU's peak."""
 GPUS = ("A100", "H100", "L40")
 PUBLISHED = {"Qwen2.5-VL-3B-Instruct": 3_750_000_000}
-"""Parameters of a model whose folder is not there yet."""
+"""Parameters of models whose folder may not exist yet."""
 ASSUMED = (
     f"Assumed: {UTILISATION:.0%} of the dense bfloat16 peak, {EXAMPLE_TOKENS} tokens an example with its photograph, "
     f"{REFERENCES} different given answers a prompt of an RL query, 2 FLOP a parameter and token."
@@ -33,18 +33,18 @@ HEADS = ("LVLM", "rule", "prompts", "given answers", "million tokens", "PFLOP")
 
 
 class LvlmWork(NamedTuple):
-    """What the jobs of a rule ask one model."""
+    """The work of a rule's jobs for one model."""
 
     model: str
     rule: str
     prompts: int
-    given: int  # answers whose probability is asked for
-    tokens: int | None  # with a prompt for each given answer where the plugin computes one; None for an embedded model
-    flop: float | None  # 2 x parameters x tokens; None where either is unknown
+    given: int  # answers whose probability is needed
+    tokens: int | None  # includes a prompt per given answer if the plugin computes one; None for an embedded model
+    flop: float | None  # 2 x parameters x tokens; None if either is unknown
 
 
 def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWork]:
-    """Return what the jobs that are not skipped ask, by model and rule in the order of the jobs."""
+    """Return the work of all jobs that are not skipped, by model and rule in the order of the jobs."""
     prompts_by_rule: dict[tuple[str, str], list[tuple[int, float]]] = {}
     models: dict[str, LvlmSettings] = {}
     for job in jobs:
@@ -57,7 +57,7 @@ def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWo
 
 
 def _prompts_of(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
-    """Return numbers of prompts, each with how many demonstrations they show; nobody counts those of a file."""
+    """Return pairs (number of prompts, demonstrations per prompt); empty for imported RL data."""
     rl = here.rl_data
     match job.rule:
         case "answer_prompts" if job.call:
@@ -81,16 +81,17 @@ def _summed(lvlm: LvlmSettings, rule: str, batches: Sequence[tuple[int, float]])
     name = Path(lvlm.model).name
     if not plan.is_large(lvlm.model):
         return LvlmWork(name, rule, prompts, answers * prompts, None, None)
+    # The plugin `qwen2_5_vl` computes all given answers' probabilities in the prompt's own pass.
     passes = 1 if plan.lvlm_engine(lvlm) == "qwen2_5_vl" else 1 + answers
     examples = sum(count * (1 + shots) for count, shots in batches)
-    generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens
+    generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens  # an upper bound: answers may end early
     tokens = int(passes * EXAMPLE_TOKENS * examples) + generated
     parameters = plan.parameters_of(lvlm.model) or PUBLISHED.get(name)
     return LvlmWork(name, rule, prompts, answers * prompts, tokens, 2.0 * parameters * tokens if parameters else None)
 
 
 def hours(work: Sequence[LvlmWork]) -> dict[str, float]:
-    """Return the hours of one GPU of each kind; nothing where the work of a model is unknown."""
+    """Return the hours of one GPU of each kind; empty if the work of a model is unknown."""
     if not work or any(entry.flop is None for entry in work):
         return {}
     flop = sum(entry.flop or 0 for entry in work)
@@ -98,7 +99,7 @@ def hours(work: Sequence[LvlmWork]) -> dict[str, float]:
 
 
 def text(work: Sequence[LvlmWork]) -> str:
-    """Return the work as a table with what it rests on; nothing without work."""
+    """Return the work as a table with its assumptions; empty without work."""
     if not work:
         return ""
     rows = [(*w[:4], w.tokens and w.tokens / 1e6, w.flop and w.flop / 1e15) for w in work]

@@ -1,9 +1,9 @@
-"""One lock for all: of a file, held as long as it is open; and one writer an artefact by it.
+"""File locks, and their use to have one writer per artifact.
 
-After a workflow was killed and started again, or a lost node came back, a job of the former run may still compute what
-a job of the present one begins. The first locks a file beside the manifest, which names it; the other waits, and leaves
-if the artefact is whole by then. The lock is one of `flock`: the kernel lets go of it however its owner ends, a network
-file system when it gives the owner's machine up.
+After a workflow was killed and started again, or a lost node came back, a job of the former run may still compute an
+artifact that a job of the current run begins. The first job locks a file next to the manifest and writes its name to
+it. The other waits, and ends if the artifact is complete then. Locks are of `flock`: the kernel releases them when
+their process ends in any way; a network file system does so when it gives up on the owner's machine.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lever_pipe.base.records import Row
 log = logging.getLogger(__name__)
 
 UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
-"""How a file system refuses that has no such locks."""
+"""Errors of a file system without such locks."""
 SUFFIX = ".owner"
 POLL_S = 1.0
 POLL_SECONDS = 60.0
-"""Between two looks of a process that waits, and between two lines of its log."""
+"""Seconds between polls of a waiting process (`POLL_S`), and between lines of its log (`POLL_SECONDS`)."""
 
 
 class Owner(Row):
-    """The process that makes an artefact, as its lock names it; `job` is SLURM's number, or nothing."""
+    """The process that makes an artifact, as recorded in its lock; `job` is the SLURM job id, or empty."""
 
     host: str
     pid: int
@@ -44,7 +44,7 @@ class Owner(Row):
     since: str
 
     def __str__(self) -> str:
-        """Return what a waiting user must know."""
+        """Return the owner for messages to a waiting user."""
         job = f", SLURM job {self.job}" if self.job else ""
         return f"host {self.host}, process {self.pid}{job}, since {self.since}"
 
@@ -56,7 +56,7 @@ def this_process() -> Owner:
 
 
 def try_lock(path: Path) -> IO[str] | None:
-    """Return a file, locked as long as it is open; None where another process holds it.
+    """Open and lock a file; the lock lasts until it is closed. Return None if another process has the lock.
 
     Raises:
         OSError: the file system has no locks.
@@ -66,26 +66,26 @@ def try_lock(path: Path) -> IO[str] | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         handle.close()
-        if error.errno in (errno.EWOULDBLOCK, errno.ESTALE):
+        if error.errno in (errno.EWOULDBLOCK, errno.ESTALE):  # ESTALE: removed on NFS by its owner after `open`
             return None
         raise
     return handle
 
 
 def lock_of(manifest: Path) -> Path:
-    """Return the lock of the artefact that a manifest belongs to."""
+    """Return the path of the lock of a manifest's artifact."""
     return manifest.with_name(f".{manifest.name}{SUFFIX}")
 
 
 def owner_of(manifest: Path) -> Owner | None:
-    """Return who makes an artefact at this moment, or was killed at it, as its lock says; None without one."""
+    """Return the process in an artifact's lock, which makes it or was killed before the end; None without a lock."""
     return _owner_in(lock_of(manifest))
 
 
 def sweep(results: Path) -> None:
-    """Remove what killed processes left: their locks, and temporary files of this machine.
+    """Remove locks of killed processes, and abandoned temporary files of this machine.
 
-    A job that is made again removes both itself; one that comes from the store, or is whole, does not.
+    A job that runs again removes them itself, but not one that is skipped or restored from the store.
     """
     for path in results.rglob(".*"):
         if path.name.endswith(SUFFIX):
@@ -93,16 +93,16 @@ def sweep(results: Path) -> None:
             if free is not None:
                 with free:
                     path.unlink()
-        elif atomic.is_abandoned(path, 0.0):  # those of other machines have time
+        elif atomic.is_abandoned(path, 0.0):  # False for files of other machines
             atomic.remove(path)
 
 
 @contextmanager
 def owned(manifest: Path) -> Iterator[bool]:
-    """Own the artefact of a manifest for the time of the block; wait before it as long as another process does.
+    """Lock the artifact of a manifest during the block; first wait until no other process has the lock.
 
     Yields:
-        Whether another owner was met, who may have made the artefact.
+        Whether there was another owner, which may have made the artifact.
     """
     lock = lock_of(manifest)
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -113,12 +113,13 @@ def owned(manifest: Path) -> Iterator[bool]:
             handle.flush()
             yield waited
         finally:
-            lock.unlink(missing_ok=True)  # first: whoever has the file open sees that it is not the lock any more
+            # Unlink before unlock: a process that has the file open detects that it is no longer the lock (`_locked`).
+            lock.unlink(missing_ok=True)
 
 
 def _acquired(lock: Path) -> tuple[IO[str], bool]:
-    """Return the lock, empty and this process's, when nobody else has it, and whether anybody had."""
-    waited, logged = False, -POLL_SECONDS
+    """Wait for the lock; return it, empty, and whether it had another owner."""
+    waited, logged = False, -POLL_SECONDS  # negative, so that the first poll writes a line
     while (handle := _locked(lock)) is None:
         waited = True
         if time.monotonic() - logged >= POLL_SECONDS:
@@ -131,18 +132,18 @@ def _acquired(lock: Path) -> tuple[IO[str], bool]:
 
 
 def _locked(lock: Path) -> IO[str] | None:
-    """Return a lock that nobody else holds, open; None for one that is another's, or went meanwhile."""
+    """Open and lock a lock file; return None if another process has it or has just removed it."""
     try:
         handle = try_lock(lock)
     except OSError as error:
         if error.errno not in UNKNOWN_LOCKS:
             raise
-        log.warning("%s: this file system has no locks: %s. Nobody else may make this now", lock, error.strerror)
+        log.warning("%s: this file system has no locks: %s. Run no second job that makes this", lock, error.strerror)
         handle = lock.open("a+", encoding="utf-8")
     if handle is None:
         return None
     with suppress(FileNotFoundError):
-        state = os.fstat(handle.fileno())  # taking a lock makes a network file system ask for the file's present state
+        state = os.fstat(handle.fileno())  # current also on a network file system, because locking refreshes its cache
         if state.st_nlink and os.path.samestat(state, lock.stat()):
             return handle
     handle.close()  # its owner has removed it between the two calls
@@ -156,7 +157,7 @@ def _owner_in(lock: Path) -> Owner | None:
 
 
 def _owner_named_in(handle: IO[str]) -> Owner | None:
-    """Return whom a lock names; None for one that is empty yet, or of another version."""
+    """Read the owner from a lock; return None if it is still empty, or written by another version."""
     handle.seek(0)
     try:
         return Owner.model_validate_json(handle.read())

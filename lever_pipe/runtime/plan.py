@@ -1,7 +1,7 @@
-"""From the experiment to the workflow: which policies exist, and the identity of every job.
+"""Derive the workflow from the experiment: the policies, and the identity of every job.
 
-The Snakefile calls these functions; tests and notebooks may too. Of files only the model folders are
-read, whose digests belong to the identity of the stages that load them.
+The Snakefile calls these functions; tests and notebooks may too. They read no files except model folders, whose digests
+are part of the identity of the stages that load them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ EMBEDDED_PARAMETERS = 50_000_000
 """A larger model requests a GPU."""
 EMBEDDED_MODELS = "resources/world"
 EXTRA_OBJECTIVE_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
-"""Runs that are no GRPO and stand beside the on-policy ones -> the KL_BETA that their names state."""
+"""Kinds of on-policy runs with another objective than GRPO -> KL_BETA in their names."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
-"""What continued RCE takes over from the preset's offline GRPO."""
+"""Settings that continued RCE copies from the preset's offline GRPO."""
 OWN_SELECTIONS = ("random", "random_all")
-"""Baselines that are drawn several times."""
+"""Baselines with several random draws."""
 
 
 def ledger_folder(experiment: Experiment) -> str:
-    """Return the folder of LVLM answers: in the store, so that it outlives `results`, or without a store in these."""
+    """Return the folder of LVLM answers: in the store, so that it outlives `results`; without a store in `results`."""
     store = experiment.store
     return f"{experiment.results}/ledger" if store is None else str(Path(store.folder).expanduser() / "ledger")
 
@@ -74,7 +74,7 @@ def sft_policies(arm: ArmSettings, seed: int, *, first: int = 1) -> list[str]:
 
 
 def started_from(experiment: Experiment, preset: str) -> list[str]:
-    """Return the file whose selector takes the untrained one's place; none where a preset names none."""
+    """Return the file with a preset's initial selector; an empty list if it is the untrained one."""
     start = experiment.presets[preset].start_from
     if not start:
         return []
@@ -82,6 +82,7 @@ def started_from(experiment: Experiment, preset: str) -> list[str]:
 
 
 def _evaluated_epochs(arm: ArmSettings, last: int) -> range:
+    """Return all epochs up to the last; in the grid, only the last."""
     return range(last if isinstance(arm, GridArm) else 1, last + 1)
 
 
@@ -93,12 +94,12 @@ def grpo_policies(arm: ArmSettings, seed: int) -> list[str]:
     return [
         str(PolicyName(kind="grpo", preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
-        for beta, epoch in dict.fromkeys([*short, *long])
+        for beta, epoch in dict.fromkeys([*short, *long])  # a long run's epoch may be in both lists
     ]
 
 
 def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
-    """Return the evaluated epochs of one seed that learn from what the policy draws, and those of extra objectives."""
+    """Return the evaluated on-policy epochs of one seed, and those of extra objectives."""
     runs = arm.on_policy
     if runs is None or seed not in runs.seeds:
         return []
@@ -139,7 +140,7 @@ def _trained_batches(experiment: Experiment) -> dict[str, tuple[ArmSettings, int
 
 
 def policies_of(experiment: Experiment, batch: str) -> list[str]:
-    """Return the policies whose prompts one answer batch holds."""
+    """Return the policies of one answer batch."""
     if batch == "baseline":
         return [f"baseline/{name}" for name in baselines(experiment)]
     if batch == EMULATION:
@@ -153,7 +154,7 @@ def policies_of(experiment: Experiment, batch: str) -> list[str]:
 
 
 def transferred(experiment: Experiment, setting: GridSetting) -> list[str]:
-    """Return the selectors of other data sets and LVLMs that a setting evaluates, too, but those excluded in it."""
+    """Return the selectors of other data sets and LVLMs that a setting evaluates, without those excluded in it."""
     grid = experiment.grid
     axes = ((setting.data, grid.data), (setting.lvlm, grid.lvlms))
     origins = [
@@ -173,7 +174,7 @@ def policies_at(experiment: Experiment, setting: GridSetting) -> list[str]:
 
 
 def policies_in(experiment: Experiment, setting: GridSetting, batch: str) -> list[str]:
-    """Return the policies whose prompts one answer batch of a setting of the grid holds."""
+    """Return the policies of one answer batch of a setting of the grid."""
     if batch == TRANSFER:
         return transferred(experiment, setting)
     here = grid_plan.at(experiment, grid_plan.folders_of(setting))
@@ -184,7 +185,7 @@ def policies_in(experiment: Experiment, setting: GridSetting, batch: str) -> lis
 
 
 def policies_of_batch(experiment: Experiment, wildcards: Wildcards) -> list[str]:
-    """Return the policies whose prompts the answer batch of a job holds."""
+    """Return the policies of a job's answer batch."""
     if wildcards.get("data", grid_plan.DOCUMENTS["data"]) == grid_plan.DOCUMENTS["data"]:
         return policies_of(experiment, wildcards["batch"])
     return policies_in(experiment, grid_plan.setting_of(wildcards), wildcards["batch"])
@@ -202,15 +203,16 @@ def evaluated_cells(experiment: Experiment) -> list[EvaluatedCell]:
 
 
 def training_prompts(experiment: Experiment, policy: str) -> int:
-    """Return how many prompts the LVLM answers at most before a policy can select."""
+    """Return the maximum number of prompts that the LVLM answers to train a policy."""
     name, rl = PolicyName.parse(policy), experiment.rl_data
     if not name.preset:
         return 0
     stored, preset = rl.n_queries * (rl.per_query + rl.diversity_budget), experiment.presets[name.preset]
     searched = sum(prompts for _, prompts in experiment.beams.prompts(experiment.pools.size))
-    if name.kind == "sft":
+    if name.kind == "sft":  # SFT learns from beam search only, the others from the RL data
         return searched
     stored += searched if preset.rce_from_sft_epoch else 0
+    # On-policy runs, and offline GRPO that replays their samples, need more answers in each epoch.
     if name.mode != "on_policy" and not (name.kind == "grpo" and preset.grpo.replays):
         return stored
     queries = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
@@ -239,10 +241,10 @@ def evaluated(experiment: Experiment) -> list[str]:
 
 
 def sampled(experiment: Experiment) -> list[str]:
-    """Return the policies whose answers are told one by one.
+    """Return the policies whose samples `collect_samples` collects.
 
-    Baselines; trained ones after the last epoch that all evaluated runs of their preset and kind have, or before it
-    where a run starts from there.
+    These are the baselines, trained policies after the last epoch that all evaluated runs of their preset and kind
+    share, and policies from which an evaluated run starts.
     """
     names = {name: PolicyName.parse(name) for name in evaluated(experiment)}
     latest = {replace(name, epoch=None): name.epoch or 0 for name in names.values()}  # a run's epochs rise
@@ -256,9 +258,9 @@ def sampled(experiment: Experiment) -> list[str]:
 
 
 def controlled(experiment: Experiment) -> list[str]:
-    """Return a draw of each baseline that shows something, and of the main preset a run of each kind.
+    """Return one draw of each baseline with demonstrations, and one run of each kind of the main preset.
 
-    A run is of the arm's first seed, and with the least KL_BETA of its kind.
+    A run has the arm's first seed and the smallest KL_BETA of its kind.
     """
     main = experiment.arms[0]
     names = [n for n in map(PolicyName.parse, sampled(experiment)) if n.preset in ("", main.preset)]
@@ -280,12 +282,12 @@ def trained(experiment: Experiment) -> list[str]:
 
 
 def stepped(experiment: Experiment) -> list[str]:
-    """Return every training epoch that logs its steps, because the policy draws what it learns from."""
+    """Return every training epoch that logs its steps: those of on-policy runs."""
     return [policy for policy in trained(experiment) if PolicyName.parse(policy).mode == "on_policy"]
 
 
 def emulated(experiment: Experiment, *arms: str) -> list[str]:
-    """Return the emulated policies of these arms, by default of all; they are not among the evaluated ones."""
+    """Return the emulated policies of these arms, by default of all; `evaluated` does not contain them."""
     if experiment.emulate is None:
         return []
     return [policy.name for policy in experiment.emulate.policies(*arms)]
@@ -302,7 +304,7 @@ def stage_config(experiment: Experiment, stage: str, wildcards: Wildcards) -> Se
     """Return the identity of one job: the stage's config for these wildcards.
 
     Raises:
-        KeyError: no such stage, or a wildcard that is missing.
+        KeyError: unknown stage, or a wildcard is missing.
     """
     experiment, declared = grid_plan.at(experiment, wildcards), IDENTITIES[stage]
     keys = {**vars(experiment), **wildcards}
@@ -334,7 +336,7 @@ def _at(value: Any, path: str) -> Any:
 
 
 def spec_of(experiment: Experiment, stage: str, wildcards: Wildcards) -> str:
-    """Return the one identity param of a rule: canonical JSON of config and code fingerprint."""
+    """Return a rule's identity param: canonical JSON of config and code fingerprint."""
     config = stage_config(experiment, stage, wildcards)
     code = snapshot.code_of(stage, plugins_of(config)).fingerprint
     return canonical_json({"code": code, "config": config.model_dump(mode="json")})
@@ -347,28 +349,32 @@ def plugins_of(config: Section) -> tuple[str, ...]:
     on_policy = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(on_policy, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
-    own_modules = available("lever/rewards") if modes else ()
+    own_modules = available("lever/rewards") if modes else ()  # the other modes are built in
     module = getattr(config, "module", "")
     modules += [f"lever.policies.{module}"] if module else []
     return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in own_modules))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
-    """Return what the LVLM's answers depend on."""
+    """Return the settings that the LVLM's answers depend on."""
     values = experiment.lvlm.model_dump(include=set(AnswerSettings.model_fields))
     values["engine"] = lvlm_engine(experiment.lvlm)
     model = experiment.lvlm.model
+    # A served model has no folder to digest, so its name is its identity.
     identity = model if experiment.lvlm.is_served else agent_plan.identity_of_model(model)
     return LvlmConfig(model_identity=identity, **values)
 
 
 def asks_vllm(experiment: Experiment) -> bool:
-    """Return whether vLLM answers for any of the experiment's models."""
+    """Return whether any of the experiment's LVLMs runs in vLLM."""
     return "vllm" in map(lvlm_engine, (experiment.lvlm, *experiment.grid.lvlms.values()))
 
 
 def lvlm_engine(lvlm: LvlmSettings) -> str:
-    """Return who answers: the named plugin; for a model that needs a GPU `vllm`, for others that of their family."""
+    """Return the LVLM's plugin: the configured one, else `vllm` for a large model, else that of the model's family.
+
+    Without vLLM, or without a plugin of the family, the model library answers (`hf`).
+    """
     if lvlm.engine != AUTO:
         return lvlm.engine
     if is_large(lvlm.model):
@@ -378,30 +384,30 @@ def lvlm_engine(lvlm: LvlmSettings) -> str:
 
 
 def world_of_split(experiment: Experiment, wildcards: Wildcards) -> WorldData:
-    """Return what makes one split of the embedded world: the evaluation's size changes no train question."""
+    """Return the settings of one split of the embedded world, with those of the other split at their defaults."""
     unread = ("n_eval",) if wildcards["split"] == "train" else ("n_train", "near_duplicates")
     return agent_plan.at_defaults(experiment.data.world, *unread)
 
 
 def examples_of_split(experiment: Experiment, wildcards: Wildcards) -> ExampleSettings:
-    """Return how the examples of one split are made."""
+    """Return the settings of one split's examples, with those of the other split at their defaults."""
     settings = ExampleSettings(**experiment.data.model_dump(include=set(ExampleSettings.model_fields)))
     of_queries = ("n_eval", "eval_subset", "eval_seed", "eval_image_name", "on_split_overlap")
     return agent_plan.at_defaults(settings, *(of_queries if wildcards["split"] == "train" else ("train_image_name",)))
 
 
 def encoder_of(experiment: Experiment, wildcards: Wildcards) -> EncoderSettings:
-    """Return the encoder behind a file of embeddings: that of the pools where they have one of their own."""
+    """Return the encoder of a file of embeddings: for pool embeddings, the pools' encoder if configured."""
     encoder = experiment.pools.encoder if wildcards.get("embedded") == "pool_embeddings" else None
     return encoder or experiment.encoder
 
 
 def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy:
-    """Return a run's settings, without what it does not read."""
+    """Return a run's on-policy settings, with those that it does not read at their defaults."""
     settings = experiment.presets[wildcards["preset"]].on_policy
     if wildcards["objective"] == "reinforce":
-        # A score function takes one step on what was drawn, so batches are smaller for as many steps as GRPO takes. Its
-        # baseline is one that no draw of a query enters.
+        # REINFORCE takes one step per batch of samples, so smaller batches give it as many steps as GRPO. Its baseline
+        # comes from the batch and contains no sample of the same query.
         smaller = max(1, settings.batch_queries // settings.updates)
         update = {"updates": 1, "batch_queries": smaller, "advantages": "batch"}
         settings = agent_plan.at_defaults(settings, "clip_epsilon").model_copy(update=update)
@@ -411,7 +417,7 @@ def on_policy_settings(experiment: Experiment, wildcards: Wildcards) -> OnPolicy
 
 
 def continued_rce(experiment: Experiment, wildcards: Wildcards) -> ContinuedRce:
-    """Return RCE at the end of its schedule, with what offline GRPO has of data, batch, steps and learning rate."""
+    """Return continued RCE: the end of RCE's schedule, with data, batch, steps and learning rate of offline GRPO."""
     preset = experiment.presets[wildcards["preset"]]
     shared = preset.grpo.model_dump(include=GRPO_IN_CONTINUED)
     constant = {"final_learning_rate_share": 1.0, "temperature_start": preset.rce.temperature_end, "passes": 1}
@@ -419,7 +425,7 @@ def continued_rce(experiment: Experiment, wildcards: Wildcards) -> ContinuedRce:
 
 
 def grpo_groups(experiment: Experiment, preset: str) -> str:
-    """Return the name of the rewarded groups that offline GRPO reads."""
+    """Return the name of the rewarded groups for offline GRPO."""
     return "groups" if experiment.presets[preset].grpo.reward is None else "grpo_groups"
 
 
@@ -440,7 +446,7 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
 
 
 def selected_counts(experiment: Experiment, _: Wildcards) -> list[int]:
-    """Return the numbers of best selections that the offline objective of the main preset keeps."""
+    """Return the values of top-k in the main preset's offline objective."""
     grpo = experiment.presets[experiment.arms[0].preset].grpo
     return sorted({grpo.top_k_first_epoch, grpo.top_k})
 
@@ -451,18 +457,18 @@ def is_embedded(folder: str) -> bool:
 
 
 def lvlm_name(experiment: Experiment) -> str:
-    """Return the LVLM's name, as captions print it."""
+    """Return the LVLM's name for captions."""
     folder = experiment.lvlm.model
     return "embedded Qwen2.5-VL" if is_embedded(folder) else folder.rstrip("/").split("/")[-1]
 
 
 def data_name(data: Data, name: str = "world") -> str:
-    """Return the name of a data set; one of files that still has the name `world` is called by its questions' file."""
+    """Return the name of a data set; for files with the default name `world`, the path of their questions."""
     return data.files.eval_questions if data.source == "files" and name == "world" else name
 
 
 def displayed_studies(experiment: Experiment) -> list[ShownStudy]:
-    """Return the studies that stand in the report."""
+    """Return the studies of the report."""
     intention = experiment.intention
     data, folder = experiment.data, experiment.lvlm.model
     lever = {"is_world": data.source == "world", "model": lvlm_name(experiment)}
@@ -476,7 +482,7 @@ def displayed_studies(experiment: Experiment) -> list[ShownStudy]:
 
 
 def displayed_agents(experiment: Experiment) -> ShownAgents | None:
-    """Return what the report tells of study `intention`; None where it does not run."""
+    """Return the report's facts about study `intention`; None if it does not run."""
     if "intention" not in experiment.studies:
         return None
     intention = experiment.intention
@@ -488,7 +494,7 @@ def displayed_agents(experiment: Experiment) -> ShownAgents | None:
 
 
 def scale(experiment: Experiment) -> str:
-    """Return which LVLM answers on which data, with its number of parameters where its folder is there."""
+    """Return the names of LVLM and data, with the number of parameters if the model folder exists."""
     is_world = experiment.data.source == "world"
     subject = "embedded world" if is_world else f"{lvlm_name(experiment)} on {experiment.data.reader}"
     return _with_parameters(subject, experiment.lvlm.model)
@@ -501,14 +507,14 @@ def grid_models(experiment: Experiment) -> dict[str, str]:
 
 
 def _with_parameters(subject: str, folder: str) -> str:
-    """Return a subject with the number of parameters of a model folder that is there."""
+    """Return a subject, with the number of parameters if the model folder exists."""
     n_parameters = parameters_of(folder)
     return f"{subject}, {n_parameters / 1e6:.1f} M parameters" if n_parameters else subject
 
 
 @cache
 def parameters_of(folder: str) -> int:
-    """Return how many weights the headers of a model folder's safetensors name; 0 where none can be read."""
+    """Return the number of weights from the headers of a folder's safetensors files; 0 if none can be read."""
     try:
         headers = [header_of(path) for path in sorted(Path(folder).glob("*.safetensors"))]
     except (OSError, ValueError, ImportError):  # rules are linted where Snakemake alone is installed
@@ -517,7 +523,7 @@ def parameters_of(folder: str) -> int:
 
 
 def is_large(folder: str) -> bool:
-    """Return whether a model is more than an embedded one; a folder that is not there yet will hold one."""
+    """Return whether a model is larger than an embedded one; a missing folder counts as large."""
     return bool(folder) and not 0 < parameters_of(folder) <= EMBEDDED_PARAMETERS
 
 
@@ -592,4 +598,4 @@ PLANNED: Mapping[str, Planner] = {
         experiment.intention.evaluation, "every", "samples", "primary"
     ),
 }
-"""What identities name as `Planned`."""
+"""Functions for the identity fields that are declared as `Planned`."""

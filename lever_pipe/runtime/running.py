@@ -1,7 +1,7 @@
-"""Progress of running jobs on the terminal, for times in which no job starts.
+"""Print the progress of running jobs on the terminal while no job starts.
 
-A long job writes its progress to its log (`base/progress.py`). `RunningJobs` reads the ends of these logs, in a thread
-of the main process. Jobs on a cluster share the file system of their logs, so the same reading works there.
+A long job writes its progress to its log (`base/progress.py`). `RunningJobs` reads the last part of these logs, in a
+thread of the main process. On a cluster, logs are on a shared file system, so this works there, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lever_pipe.runtime.failures import is_of_attempt, tail_of
 
 SECONDS = 30.0
-"""Seconds without a line on the terminal before a line of progress, and least age of a job that it names."""
+"""Seconds without output before a line of progress, and minimum age of the jobs in it."""
 DISPLAY_LIMIT = 3
 PROGRESS = re.compile(r"([^\r\n]*): (\d+) of (\d+) in [\d:]+, ([\d:]+|\?) to go")
 
@@ -32,13 +32,13 @@ class RunningJob(NamedTuple):
     started: float
 
     def progress(self, now: float) -> str:
-        """Return the job with its share and remaining time, or its age; empty while it has no log, as in a queue."""
+        """Return the job with its percentage and remaining time, or its age; empty without a log, as in a queue."""
         age = int(now - self.started)
         if age < SECONDS or not any(is_of_attempt(path, self.started) for path in self.logs):
             return ""
         lines = [line for path in self.logs for line in PROGRESS.findall(tail_of(path, self.started))]
         latest = {label: counts for label, *counts in lines}
-        # Work within other work begins later, so the first unfinished label is the whole job's.
+        # Nested work starts later, so the first unfinished label is that of the whole job.
         for done, total, remaining in latest.values():
             if int(done) < int(total):
                 rest = "" if remaining == "?" else f", {remaining} to go"
@@ -79,14 +79,15 @@ class RunningJobs(logging.Handler):
                 logs = tuple(map(str, fields.get("log") or ()))
                 self._jobs[fields["jobid"]] = RunningJob(text, logs, record.created)
             case LogEvent.JOB_FINISHED:
-                self._jobs.pop(fields["job_id"], None)
+                self._jobs.pop(fields["job_id"], None)  # Snakemake spells this field differently here
             case LogEvent.JOB_ERROR:
                 self._jobs.pop(fields["jobid"], None)
             case LogEvent.PROGRESS:
                 self._done, self._n_jobs = fields["done"], fields["total"]
 
     def line(self, now: float) -> str:
-        """Return the line of progress; empty without a job of that age."""
+        """Return the line of progress; empty if no job is old enough."""
+        # A copy, because the scheduler's threads add and remove jobs.
         jobs = sorted(self._jobs.copy().values(), key=lambda job: job.started)
         texts = [text for job in jobs if (text := job.progress(now))]
         if not texts:

@@ -1,8 +1,8 @@
-"""How much of a machine rules ask for that load a model, by the size of what is configured.
+"""Resource requests of the rules that load a model, by the size of the configured model.
 
-The embedded worlds need a core, 2 GB and minutes. A larger model (`plan.is_large`) gets what its production run needs
-on GPUs of 80 GB; an agent is sized by its parameters. Other rules ask for the profile's `default-resources`.
-None of this changes a number: a profile or `--set-resources` may ask for anything else.
+The embedded worlds need a core, 2 GB and minutes. For a larger model (`plan.is_large`), rules request the resources of
+a production run on GPUs of 80 GB; for an agent, they depend on its parameters. Other rules use the profile's
+`default-resources`. Resources never change a result: a profile or `--set-resources` may set any others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 
 SNAKEMAKE_MB = 300
-"""What the two Snakemakes around a SLURM job's command take of its memory."""
+"""Memory of the two Snakemake processes around a SLURM job's command."""
 BYTES_OF_TRAINING = 16
 """Main memory per parameter at a checkpoint: float32 weights, the optimiser's two moments and a copy of the weights."""
 BYTES_OF_PLAYING = 8
@@ -25,7 +25,7 @@ ResourceValues = dict[str, Any]
 
 
 class ResourceRequest(NamedTuple):
-    """What the first attempt of a job asks for."""
+    """Resources for the first attempt of a job."""
 
     mem_mb: int
     runtime: int  # minutes
@@ -49,9 +49,9 @@ class Resources(NamedTuple):
 
 
 WORLD_MODEL = ResourceRequest(mem_mb=3000, runtime=60)
-# Sizes by arithmetic, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
-# `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times with room; a job that ends early gives its
-# place back.
+# Sizes are calculated, not measured: weights in bfloat16 (7.5 GB for 3 B parameters), keys and values of
+# `lvlm.kv_tokens`, decoded images, embeddings of 15,000 examples. Times are generous, because a job that ends early
+# releases its resources.
 PRODUCTION_MODEL: Mapping[str, ResourceRequest] = {
     "embed_examples": ResourceRequest(mem_mb=32_000, runtime=120, threads=8, gpus=1),
     "generate_rl_data": ResourceRequest(mem_mb=64_000, runtime=720, threads=8, gpus=1),
@@ -74,22 +74,22 @@ ASKING = (
 )
 AGENT_RULES = ("warm_start_agent", "train_agent", "evaluate_agent", "evaluate_start")
 OVERHEAD_MB = 16_000
-"""Python, CUDA's own and the episodes of an agent."""
+"""Memory of Python, CUDA and the episodes of an agent."""
 
 
 def resources_for(experiment: Experiment, *, gpu_request: str = "gpu") -> Callable[[str], Resources]:
-    """Return the function that gives a rule its threads and resources.
+    """Return a function from a rule's name to its threads and resources.
 
     Memory and time grow with each attempt.
 
     Args:
-        experiment: names the models.
-        gpu_request: how the cluster wants to be asked for GPUs: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
+        experiment: contains the models' configuration.
+        gpu_request: the cluster's form of a GPU request: `gpu`, `gpu:MODEL`, `gres` or `gres:MODEL`.
 
     Raises:
-        ConfigError: another `gpu_request`.
+        ConfigError: invalid `gpu_request`.
     """
-    _gpus(1, gpu_request)  # refused here, also where no rule asks for one
+    _gpus(1, gpu_request)  # validate the setting even if no rule needs a GPU
 
     def request_for(rule: str) -> ResourceRequest:
         request = PRODUCTION_MODEL[rule]
@@ -115,14 +115,15 @@ def resources_for(experiment: Experiment, *, gpu_request: str = "gpu") -> Callab
 
 
 def gpus_of(resources: Mapping[str, Any]) -> int:
-    """Return how many GPUs a job's resources ask for: `gpu=2`, or `gres` as `gpu`, `gpu:2`, `gpu:a100:2`."""
+    """Return the number of GPUs in a job's resources: `gpu=2`, or `gres` as `gpu`, `gpu:2`, `gpu:a100:2`."""
+    # A count is optional: `gpu` and `gpu:a100` mean one GPU.
     of_gres = [word.split(":") for word in str(resources.get("gres") or "").split(",")]
     counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in of_gres if words[0] == "gpu"]
     return int(resources.get("gpu") or sum(counts))
 
 
 def _gpus(count: int, request: str) -> ResourceValues:
-    """Return the resources that the SLURM plugin turns into `--gpus` or `--gres`, all of one node."""
+    """Return the resources that the SLURM plugin converts to `--gpus` or `--gres`, with all GPUs on one node."""
     word, _, model = request.partition(":")
     if word not in ("gpu", "gres"):
         raise ConfigError(
@@ -138,7 +139,7 @@ def _gpus(count: int, request: str) -> ResourceValues:
 
 
 def loaded(experiment: Experiment) -> list[LoadedModel]:
-    """Return the model folders that the configured studies load; the tiny agent is none."""
+    """Return the model folders of the configured studies; the tiny agent has none."""
     lvlms = {"lvlm.model": experiment.lvlm} if "lever" in experiment.studies else {}
     if "grid" in experiment.studies:
         lvlms |= {f"grid.lvlms.{name}.model": lvlm for name, lvlm in experiment.grid.lvlms.items()}
@@ -152,13 +153,14 @@ def loaded(experiment: Experiment) -> list[LoadedModel]:
 
 
 def model_of(experiment: Experiment, rule: str) -> str:
-    """Return the model folder that a rule loads, the largest of several; empty for none."""
+    """Return the model folder that a rule loads, the largest of several; empty if it loads none."""
     folders = [model.folder for model in loaded(experiment) if rule in model.rules]
+    # A folder of unknown size, such as one not yet downloaded, counts as the largest.
     return max(folders, key=lambda folder: plan.parameters_of(folder) or math.inf, default="")
 
 
 def _of_agent(experiment: Experiment, rule: str) -> ResourceRequest:
-    """Return what training or playing an agent of its folder's size asks for; one of unknown size counts as 8 B."""
+    """Return the request to train or run an agent of this folder's size; an unknown size counts as 8 B parameters."""
     request, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
     if not parameters:
         return request

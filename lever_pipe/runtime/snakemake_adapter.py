@@ -1,24 +1,23 @@
-"""Every contact with what is not public in Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
+"""All uses of private parts of Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
 
-`tests/unit/runtime/test_snakemake_adapter.py` holds a digest of the source of all that is touched, so it fails when
-Snakemake changes it; `lever-pipe doctor` warns of a version that nobody has looked at. What is touched, and
-why:
+`tests/unit/runtime/test_snakemake_adapter.py` contains a digest of the source of each private part, so it fails when
+Snakemake changes one. `lever-pipe doctor` warns of an unverified version. These are the private parts, with reasons:
 
-* `DAG.init`, which refuses files that are not there by a text that names rules and outputs.
-* `DAG.update_needrun`, which jobs run: it asks only for outputs that other jobs read, and goes by times
-  (`Job.output_mintime`), which know nothing of contents, of unseen jobs and of results that were moved.
-* `dag_settings`, and the records of a rule's command: of a job that follows from another one Snakemake asks neither
-  whether it is forced nor whether its command was edited.
-* `modifier.skip_configfile`, which tells a `module` whose user gives its configuration.
-* `configfiles` of its settings, which it hands to the jobs, and default resources before they are evaluated.
-* `--target-jobs`: a job's own Snakemake does not say, before it plans, which job it is there for.
+* `DAG.init`: its error for missing input names only rules and outputs.
+* `DAG.update_needrun` selects the jobs to run. It considers only outputs that other jobs read, and compares file times
+  (`Job.output_mintime`). Times miss changed contents, jobs that ended unobserved, and moved results.
+* `dag_settings`, and the records of a rule's command: for a job that depends on a running job, Snakemake checks
+  neither whether it is forced nor whether its command was edited.
+* `modifier.skip_configfile`: set for a `module` that gets its configuration from the including workflow.
+* `configfiles` of its settings, which it passes to the jobs, and default resources before they are evaluated.
+* `--target-jobs`: before planning, a job's own Snakemake does not expose the job that it was started for.
 * `job_rate_limiter` of the scheduler: its rate cannot be unset.
-* The terminal's log handler, by its name: it says eight lines a job, and gives advice about times of files, by the
-  functions that log it.
+* The terminal's log handler, found by its name: it prints eight lines per job, and advice about file times. The advice
+  is recognized by the functions that log it.
 * `cli.parse_config` and `load_configfile`: they read the configuration before any of the workflow's own code runs. The
   plugin `local`, which Snakemake imports first, wraps `cli.args_to_api` and replaces them for this workflow.
 * `run_job` of the SLURM plugin and its reports: the executor `lever-slurm` repeats submissions.
-* `cli.main` and `cli.parse_args`: the programming interface reads no words and no profiles.
+* `cli.main` and `cli.parse_args`: the Python API accepts no command-line arguments and no profiles.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ WRITTEN_FOR = {"snakemake": "9.27.1", "snakemake-executor-plugin-slurm": "2.8.0"
 
 
 def unknown_versions() -> dict[str, str]:
-    """Return the packages, with their installed versions, of which nobody has looked at what is used here."""
+    """Return name and version of the installed packages for which this module is unverified."""
     unknown: dict[str, str] = {}
     for name, expected in WRITTEN_FOR.items():
         with suppress(PackageNotFoundError):
@@ -66,8 +65,9 @@ _unamended: dict[tuple[Any, str], Any] = {}
 
 
 def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
-    """Let methods and properties of a class, or functions of a module, go through wrappers; a later call replaces."""
+    """Wrap methods and properties of a class, or functions of a module; a later call replaces an earlier one."""
     for name, wrapper in wrappers.items():
+        # Wrap the original, not an earlier wrapper: each workflow of a process calls this again.
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
 
@@ -79,21 +79,21 @@ def plan_by_contents(
     *,
     whole: str,
 ) -> None:
-    """Let manifests instead of times say what is made again, and make what is missing, whether or not a job reads it.
+    """Plan by manifests instead of file times, and make missing outputs even if no job reads them.
 
     Args:
-        has_manifest: returns whether a job writes a manifest; all others are Snakemake's own affair.
-        why_again: returns why what a job has made does not count; nothing if it does, or is not there. It is told
-            whether another configuration or code counts: not for `--rerun-triggers` that leave out `params`.
-        foresee: tells of a dry run's plan which of its jobs will be skipped, and why (`PlannedJob.skipped`).
-        before_lock: is called when a run that locks its folder is planned, and raises what refuses it.
-        whole: the rule that asks for all that there is to be made; other targets ask for what they need.
+        has_manifest: returns whether a job writes a manifest; Snakemake decides about all other jobs.
+        why_again: returns the reason to rerun a job; empty if its outputs are valid or absent. The second argument is
+            whether a changed configuration or code is a reason: not if `--rerun-triggers` omits `params`.
+        foresee: returns the jobs of a dry run's plan that will be skipped, with reasons (`PlannedJob.skipped`).
+        before_lock: called after the plan of a run that locks its folder; raises an error to refuse the run.
+        whole: the rule whose targets include every output; for other targets, only needed outputs are made.
     """
     from snakemake.dag import DAG
     from snakemake.jobs import Job as OwnJob
     from snakemake.settings.types import RerunTrigger
 
-    never = float("inf")  # without a time of its own a job would be given that of a job below it
+    never = float("inf")  # for None, Snakemake would use the time of a downstream job
 
     def amended_time(original: Any) -> property:
         async def mintime(job: Job) -> float | None:
@@ -103,6 +103,7 @@ def plan_by_contents(
 
     def amended_plan(planned: Callable[..., Any]) -> Callable[..., Any]:
         async def update_needrun(dag: Dag, create_inventory: bool = False) -> None:
+            # Set reasons before Snakemake plans: it then also plans the jobs that depend on these.
             is_whole = any(rule.name == whole for rule in dag.targetrules)
             for job in dag.bfs(dag.dependencies, *dag.targetjobs):
                 if is_whole:
@@ -112,7 +113,7 @@ def plan_by_contents(
                     dag.reason(job).params_changed = why_again(job, RerunTrigger.PARAMS in dag.workflow.rerun_triggers)
             await planned(dag, create_inventory)
             dag.foreseen = foresee(dag) if dag.workflow.dryrun else {}
-            settings = dag.workflow.execution_settings  # none for a summary and its like
+            settings = dag.workflow.execution_settings  # None for commands such as --summary
             if settings and settings.lock and not dag.workflow.dryrun and not dag.workflow.touch:
                 before_lock()
 
@@ -123,9 +124,9 @@ def plan_by_contents(
 
 
 def explain_missing_input(explain: Callable[[str], None]) -> None:
-    """Call a function with Snakemake's text where a run lacks an input that no rule makes.
+    """Call a function with Snakemake's message when an input is missing that no rule makes.
 
-    The function raises a better error, or Snakemake its own.
+    The function may raise a better error; otherwise Snakemake's error is raised.
     """
     from snakemake.dag import DAG
     from snakemake.exceptions import MissingInputException
@@ -135,7 +136,7 @@ def explain_missing_input(explain: Callable[[str], None]) -> None:
             try:
                 await original(dag, progress=progress)
             except MissingInputException as refusal:
-                if not _plan_listeners:  # `planned_jobs` plans again
+                if not _plan_listeners:  # `planned_jobs` handles this error itself and plans again
                     explain(str(refusal))
                 raise
 
@@ -145,14 +146,15 @@ def explain_missing_input(explain: Callable[[str], None]) -> None:
 
 
 def is_wanted(job: Job) -> bool:
-    """Return whether a user wants a job to run, by force or by another command in its rule.
+    """Return whether the user forced a job or edited its rule's command.
 
-    Snakemake itself forces what a killed run left unfinished, but here a manifest says whether it is whole.
+    Snakemake also forces the unfinished jobs of a killed run. Here the manifest decides whether such a job is complete.
     """
     from snakemake.settings.types import RerunTrigger
 
     dag, workflow = job.dag, job.dag.workflow
     settings = workflow.dag_settings
+    # `--forcerun` contains names of rules and paths of outputs.
     by_name = job.rule.name in settings.forcerun or not settings.forcerun.isdisjoint(job.output)
     is_target = settings.forcetargets and job in dag.targetjobs
     if settings.forceall or by_name or is_target:
@@ -165,14 +167,14 @@ def is_wanted(job: Job) -> bool:
 
 @contextmanager
 def without_trace() -> Iterator[None]:
-    """Turn a foreseeable problem into one that Snakemake prints without a traceback."""
+    """Convert expected errors to an error that Snakemake prints without a traceback."""
     from snakemake.exceptions import WorkflowError
 
     try:
         yield
     except (LeverPipeError, OSError) as caught:
         problem = MachineError.of(caught) if isinstance(caught, OSError) else caught
-        # Snakemake prints the lines of the traceback; a context manager that the error passes would set it again.
+        # Snakemake prints the traceback's lines. A context manager would set `__traceback__` again, so make it inert.
         no_traceback = property(lambda _: None, lambda *_: None)
         silent = type(type(problem).__name__, (WorkflowError,), {"__traceback__": no_traceback})
         raise silent(str(problem)) from None
@@ -180,10 +182,10 @@ def without_trace() -> Iterator[None]:
 
 @contextmanager
 def own_reader() -> Iterator[None]:
-    """Let Snakemake read configuration files and `--config` as this package does, before any rule is parsed.
+    """Make Snakemake read configuration files and `--config` with this package's reader, before any rule is parsed.
 
-    Its own reader takes the last of repeated keys, and an unreadable file ends in a traceback. Dotted names of
-    `--config` are left out here, as Snakemake has no place for them: `strictly_read` applies them.
+    Snakemake's reader silently uses the last of repeated keys, and prints a traceback for an unreadable file. Dotted
+    names of `--config` are omitted here, because Snakemake does not support them: `strictly_read` applies them.
     """
     from snakemake import cli
     from snakemake.common import configfile
@@ -195,6 +197,7 @@ def own_reader() -> Iterator[None]:
     def file(path: str | Path) -> dict[str, Any]:
         return configuration.read_file(Path(path))
 
+    # `types` imported the function by name, so it needs its own replacement.
     replaced = [(cli, "parse_config", words), (types, "load_configfile", file), (configfile, "load_configfile", file)]
     former = [(module, name, getattr(module, name)) for module, name, _ in replaced]
     for module, name, function in replaced:
@@ -207,18 +210,20 @@ def own_reader() -> Iterator[None]:
 
 
 def strictly_read(workflow: Workflow, config: Mapping[str, Any]) -> Configuration:
-    """Return the configuration of files and words as this package reads them, over that of Snakemake.
+    """Read configuration files and `--config` with this package's reader, and merge them over Snakemake's values.
 
-    Snakemake's own holds, besides, what a Snakefile sets that includes this workflow. The configuration that a
-    `module` is given is its user's own affair.
+    Snakemake's configuration also contains the values that an including Snakefile sets. The configuration of a
+    `module` is used unchanged.
 
     Raises:
-        ConfigError: a file or word that cannot be read.
+        ConfigError: a file or argument cannot be read.
     """
     values, settings = copy.deepcopy(dict(config)), workflow.config_settings
     if workflow.modifier.skip_configfile:
         return Configuration(values, tuple(map(str, workflow.configfiles)))
-    given = list(settings.configfiles)  # Snakemake puts the files of Snakefiles behind them
+    # `workflow.configfiles` lists the files of the command line first, then those of Snakefiles. Later files win here,
+    # so the command line's files go last.
+    given = list(settings.configfiles)
     files = [] if settings.replace_workflow_config else workflow.configfiles[len(given) :]
     found = configuration.read([_near(Path(path)) for path in (*files, *given)], settings.config_args)
     return found._replace(values=configuration.laid_over(values, found.values))
@@ -230,12 +235,12 @@ def _near(path: Path) -> Path:
 
 
 def keep_files_from_jobs(workflow: Workflow) -> None:
-    """Let no job's own Snakemake read configuration files, which may be edited meanwhile."""
+    """Pass no configuration files to the jobs' own Snakemake processes: the files may be edited during the run."""
     workflow.config_settings.configfiles = ()
 
 
 def gpu_request(workflow: Workflow) -> str:
-    """Return how the profile's default-resources say that GPUs are asked for: `gpu` where they say nothing."""
+    """Return the GPU resource's name from the profile's default-resources; `gpu` by default."""
     defaults = workflow.resource_settings.default_resources
     request = defaults.get("gpu_request") if defaults else None
     return str(getattr(request, "raw", None) or "gpu")
@@ -244,30 +249,31 @@ def gpu_request(workflow: Workflow) -> str:
 # Executors.
 
 USUAL_RATE = (100, 1)
-"""Jobs and seconds of Snakemake's `--max-jobs-per-timespan` where nobody gives one."""
+"""Jobs and seconds of Snakemake's default for `--max-jobs-per-timespan`."""
 LOCAL, SLURM = "local", ("lever-slurm", "slurm")
 """Names of executors."""
 
 
 def leave_pace_to_cores(scheduler: Any) -> None:
-    """Let cores alone bound the jobs of this machine, unless a user asks for another rate than Snakemake's own.
+    """Remove Snakemake's default job rate limit, so that only cores limit the jobs of this machine.
 
-    Under a rate, each look of the scheduler at the ready jobs begins another one a second later, so that N finished
-    jobs cost N looks a second: half a core after some hundred jobs. No value of `--max-jobs-per-timespan` is none.
+    With a rate limit, each scheduling pass starts another pass a second later. After N finished jobs there are N passes
+    a second: half a core after some hundred jobs. No value of `--max-jobs-per-timespan` disables the limit. A rate that
+    the user sets is kept.
     """
     rate = scheduler.job_rate_limiter
     if rate is not None and (rate.max_jobs, rate.timespan) == USUAL_RATE:
         scheduler.job_rate_limiter = None
 
 
-# The terminal; the run's own log file keeps all that Snakemake says.
+# The terminal. The run's own log file still contains every message of Snakemake.
 
 LOGGER, TERMINAL = "snakemake.logging", "DefaultStreamHandler"
 AROUND_A_JOB = (LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED)
 
 
 ADVISERS = ("log_provenance_info", "log_metadata_info")
-"""Functions that log advice about `--rerun-triggers mtime` and lost metadata; contents decide here."""
+"""Functions that log advice about `--rerun-triggers mtime` and lost metadata. It is wrong here: contents decide."""
 
 
 def silence_trigger_advice() -> None:
@@ -281,7 +287,7 @@ def _is_no_trigger_advice(record: logging.LogRecord) -> bool:
 
 
 def is_quiet(workflow: Workflow) -> bool:
-    """Return whether the user asked for less than a line a job."""
+    """Return whether the user chose a quieter output than one line per job."""
     from snakemake.settings.enums import Quietness
 
     return bool({Quietness.ALL, Quietness.RULES, Quietness.PROGRESS} & set(workflow.output_settings.quiet or ()))
@@ -295,7 +301,7 @@ class JobLines(logging.Formatter):
         self._usual, self._done, self._n_jobs = usual or logging.Formatter(), 0, n_jobs
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is shown; of the counts that is the last."""
+        """Return whether to show a record; of the progress records, only the last is shown."""
         fields = vars(record)
         if fields.get("event") == LogEvent.PROGRESS:
             self._done, self._n_jobs = fields["done"], fields["total"]
@@ -303,7 +309,7 @@ class JobLines(logging.Formatter):
         return fields.get("event") not in AROUND_A_JOB and record.msg != "Select jobs to execute..."
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a job, and everything else as Snakemake writes it."""
+        """Return one line for a job's start, and Snakemake's own text for other records."""
         fields = vars(record)
         if fields.get("event") != LogEvent.JOB_INFO:
             return self._usual.format(record)
@@ -312,7 +318,7 @@ class JobLines(logging.Formatter):
 
 
 def log_one_line_per_job(n_jobs: int) -> None:
-    """Let the terminal say no more of a job that goes well."""
+    """Print one line on the terminal for each successful job."""
     for handler in _terminal():
         lines = JobLines(handler.formatter, n_jobs)
         handler.addFilter(lines.filter)
@@ -320,7 +326,7 @@ def log_one_line_per_job(n_jobs: int) -> None:
 
 
 def silence_errors() -> None:
-    """Let the terminal say nothing of jobs that fail from here on."""
+    """Keep errors off the terminal from now on."""
     for handler in _terminal():
         handler.addFilter(lambda record: record.levelno < logging.ERROR)
 
@@ -332,13 +338,13 @@ def _terminal() -> list[logging.Handler]:
 # Dry runs.
 
 QUIET = ("--quiet", "rules", "progress", "--dry-run")
-"""With these two a dry run ends when it has planned."""
+"""With `--quiet rules progress`, a dry run ends after planning."""
 MANY_CORES = 100_000
-"""Where no cores are named, as on a cluster, a dry run takes one for granted and cuts the threads of each job to it."""
+"""Without `--cores`, as on a cluster, a dry run assumes one core and reduces the threads of each job to it."""
 
 
 class PlannedCall(NamedTuple):
-    """What a planned job calls its stage with; `inputs` maps a name to its paths."""
+    """A planned job's arguments to its stage; `inputs` maps a name to its paths."""
 
     config: dict[str, Any]
     code: str
@@ -349,11 +355,11 @@ class PlannedJob(NamedTuple):
     """A job that would run.
 
     Attributes:
-        reason: Snakemake's own words.
-        resources: what is known before the job runs; of functions, the value for the first attempt.
-        triggers: in which ways a user asked for the job: `forced`, or an edited `command` or `environment`.
-        call: what it calls its stage with; None for a rule without `spec`.
-        skipped: why it will not be computed, as far as that is known.
+        reason: Snakemake's text.
+        resources: the resources known before the job runs; a function's value is that for the first attempt.
+        triggers: user actions that cause the job: `forced`, or an edited `command` or `environment`.
+        call: arguments to its stage; None for a rule without `spec`.
+        skipped: reason to skip the job, if known before the run; otherwise empty.
     """
 
     rule: str
@@ -369,36 +375,36 @@ class PlannedJob(NamedTuple):
 
 
 class UnplannableError(ConfigError):
-    """Snakemake cannot plan; `found` is what it wrote, from the line on that names the error."""
+    """Snakemake cannot plan; `found` is its output from the first line that names the error."""
 
     def __init__(self, status: str | int, output: str) -> None:
         lines = output.strip().splitlines()
         start = next((i for i, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
         found = "\n    ".join(lines[start:]) or f"exit status {status}"
-        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Fix what it names.")
+        super().__init__("expected a workflow that Snakemake can plan", found=found, do="Fix the error that it names.")
 
 
 def planned_jobs(words: Sequence[str]) -> list[PlannedJob]:
-    """Return the jobs that Snakemake would run with these words, without targets that make nothing.
+    """Return the jobs that Snakemake would run with these arguments, without jobs that have no outputs.
 
-    Where raw files are absent, the plan assumes them (`is_assumed`).
+    If raw files are absent, the plan assumes them (`is_assumed`).
 
-    Runs Snakemake's dry run in this process, so it must not be called from within a run. Like every dry run it leaves
-    a cache of file times below `.snakemake`, which the next run removes, and one of digests.
+    Run Snakemake's dry run in this process, so do not call this within a run. Like every dry run, it writes a cache of
+    file times below `.snakemake`, which the next run removes, and a cache of digests.
 
     Raises:
         UnplannableError: Snakemake fails.
-        ConfigError: words, or a configuration file, that cannot be read.
+        ConfigError: an argument or a configuration file cannot be read.
     """
     options = arguments_of(words)
-    configured(options)
-    end = words.index("--") if "--" in words else len(words)  # behind it all words are targets
+    configured(options)  # raises this package's clear error before Snakemake reads the same files
+    end = words.index("--") if "--" in words else len(words)  # all words after it are targets
     cores = [] if options["cores"] else ["--cores", str(MANY_CORES)]
     call = [*words[:end], *QUIET, *cores, *words[end:]]
     try:
         return _dry_run(call)
     except UnplannableError as refusal:
-        # Results whose raw files are gone are planned without assumptions: their makers need not run.
+        # Assume raw files only now: if results exist whose raw files are gone, the first plan succeeds without them.
         if "MissingInputException" not in refusal.found:
             raise
     _assuming.append(True)
@@ -414,7 +420,7 @@ def _dry_run(words: Sequence[str]) -> list[PlannedJob]:
     start, jobs, out, err = Path.cwd(), list[PlannedJob](), io.StringIO(), io.StringIO()
 
     def on_plan(planned: Iterable[Job], skipped: Mapping[Job, str]) -> None:
-        folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` moves Snakemake
+        folder = Path(os.path.relpath(Path.cwd(), start))  # `--directory` changes the working directory
         jobs[:] = [planned_job(job, folder, skipped.get(job, "")) for job in planned]
 
     logger, on_termination, status = logging.getLogger(LOGGER), signal.getsignal(signal.SIGTERM), None
@@ -428,36 +434,36 @@ def _dry_run(words: Sequence[str]) -> list[PlannedJob]:
         finally:
             _plan_listeners.remove(on_plan)
             logger.propagate = propagates
-            signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler sets its own
+            signal.signal(signal.SIGTERM, on_termination)  # Snakemake's scheduler replaced this handler
     if status:
         raise UnplannableError(status, out.getvalue() or err.getvalue())
     return [job for job in jobs if job.outputs]
 
 
 _assuming: list[bool] = []
-"""Not empty while this process plans with absent raw files."""
+"""Non-empty while this process makes a plan that assumes absent raw files."""
 
 
 def is_assumed(path: str) -> bool:
-    """Return whether the present plan assumes a raw file, so that no job may name it as input."""
+    """Return whether the current plan assumes a raw file, so that no job may name it as input."""
     return bool(_assuming) and not Path(path).exists()
 
 
 _plan_listeners: list[Callable[[Iterable[Job], Mapping[Job, str]], None]] = []
-"""Who in this process hears the jobs of a dry run's plan, and why some of them will be skipped."""
+"""Callbacks of this process for a dry run's planned jobs and the reasons for skipped ones."""
 
 
 def emit_plan(jobs: Iterable[Job], skipped: Mapping[Job, str]) -> None:
-    """Tell the jobs of a dry run's plan, and why some will be skipped, to who hears them in this process."""
+    """Pass the jobs of a dry run's plan, and the reasons for skipped ones, to the listeners of this process."""
     for on_plan in _plan_listeners:
         on_plan(jobs, skipped)
 
 
 def arguments_of(words: Sequence[str]) -> dict[str, Any]:
-    """Return what Snakemake reads from words and profiles.
+    """Return Snakemake's options from command-line arguments and profiles.
 
     Raises:
-        ConfigError: it does not understand them.
+        ConfigError: Snakemake rejects the arguments.
     """
     from snakemake import cli
     from snakemake.exceptions import CliException
@@ -468,18 +474,16 @@ def arguments_of(words: Sequence[str]) -> dict[str, Any]:
             return dict(vars(cli.parse_args(list(words))[1]))
     except (CliException, ValueError, OSError) as refusal:
         found = str(refusal).rstrip(".")
-    except SystemExit:  # of argparse, which says why in its last line
+    except SystemExit:  # raised by argparse, whose last line of output is the reason
         found = output.getvalue().strip().rpartition("\n")[2]
-    raise ConfigError(
-        "expected words that Snakemake understands", found=found, do="Write them as for snakemake itself."
-    )
+    raise ConfigError("expected valid Snakemake arguments", found=found, do="Write them as for snakemake itself.")
 
 
 def configured(options: Mapping[str, Any]) -> Configuration:
     """Return the configuration of a run with these options.
 
     Raises:
-        ConfigError: a file or word that cannot be read.
+        ConfigError: a file or argument cannot be read.
     """
     given, usual = list(options.get("configfile") or ()), Path(options.get("directory") or "") / DEFAULT_FILE
     is_read = not options.get("replace_workflow_config") and usual.exists()
@@ -487,17 +491,17 @@ def configured(options: Mapping[str, Any]) -> Configuration:
 
 
 def experiment_of(words: Sequence[str]) -> tuple[Experiment, Configuration]:
-    """Return the experiment of a run with these words, and the configuration that it comes from.
+    """Return the experiment of a run with these arguments, and its configuration.
 
     Raises:
-        ConfigError: words or a configuration that cannot be read.
+        ConfigError: the arguments or the configuration cannot be read.
     """
     found = configured(arguments_of(words))
     return parse_experiment(found.values, source=found.source), found
 
 
 def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
-    """Return a job of Snakemake's plan; its files as they are named from where `folder` is relative to."""
+    """Convert a job of Snakemake's plan; `folder` is Snakemake's working directory and is prepended to its paths."""
 
     def named(files: Iterable[Any]) -> list[str]:
         return [str(folder / str(path)) for path in files]
@@ -510,6 +514,7 @@ def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
         wildcards={name: str(value) for name, value in job.wildcards_dict.items()},
         reason=str(reason),
         threads=int(job.threads),
+        # "<TBD>" is Snakemake's placeholder for a value that depends on inputs that do not exist yet.
         resources={name: value for name, value in job.resources.items() if str(value) != "<TBD>"},
         inputs=tuple(named(job.input)),
         outputs=tuple(named(job.output)),

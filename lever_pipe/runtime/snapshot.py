@@ -1,8 +1,8 @@
-"""What an invocation freezes at its start: the resolved configuration, every planned identity, and the code.
+"""The snapshot of an invocation: resolved configuration, identities of all planned jobs, and digests of the code.
 
 A job that starts hours later, on another machine, parses the workflow again. It reads the configuration from the
-snapshot, not from a file that was edited meanwhile, and refuses to compute anything that was not planned: the main
-process would record it under the plan's identity.
+snapshot, because the configuration file may have been edited. It refuses to compute anything that was not planned,
+because the main process would record it under the plan's identity.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lever_pipe.base.provenance import PACKAGE, canonical_json
 from lever_pipe.base.records import Row
 
 VARIABLE = "LEVER_PIPE_SNAPSHOT"
-"""Environment variable with the snapshot's path; SLURM hands it to the jobs with the rest of the environment."""
+"""Environment variable with the snapshot's path; SLURM passes it to the jobs with the rest of the environment."""
 FOLDER = Path(".snakemake/lever_pipe")
 CODES = FOLDER / "codes.json"
 PLUGIN_PARENTS = ("intention", "lever", "lvlms")
-"""Folders that hold plugins; what else lies beside them, an environment for instance, is none."""
+"""Folders with plugins; other folders next to them, such as a virtual environment, are not searched."""
 JOBS = ".jobs"
 SNAPSHOT_LIFETIME_S = 90 * 24 * 3600
 HANDLERS = "Start the run without --no-hooks; a Snakefile with this workflow as a module must call RUN.begin."
@@ -38,18 +38,19 @@ Plan = Mapping[str, tuple[str, str]]
 
 
 class Snapshot(Row):
-    """A frozen invocation."""
+    """The stored data of an invocation."""
 
     config: dict[str, Any]  # resolved
     package: str  # digest of the package's source files
     workflow: str  # digest of the Snakefile and its rules
-    jobs: str  # digest of the planned jobs, which lie beside: a line of manifest, stage and identity each
+    jobs: str  # digest of the planned jobs in the `.jobs` file: one line of manifest, stage and identity each
 
 
 def save(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FOLDER) -> Path:
-    """Write the snapshot of an invocation and name it to all jobs by `VARIABLE`; return its absolute path.
+    """Write the snapshot of an invocation, set `VARIABLE` for all jobs to its path, and return the absolute path.
 
-    Its name is its content, so that a job of an invocation that was killed finds it as long as anybody needs it.
+    The name contains the content's digest, so that later invocations do not overwrite it. Queued jobs of a killed
+    invocation still find their snapshot.
     """
     jobs = "".join(f"{json.dumps([manifest, *identity])}\n" for manifest, identity in sorted(plan.items()))
     code = {"package": package_digest(), "workflow": workflow_digest(root)}
@@ -57,22 +58,23 @@ def save(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FO
     values = snapshot.model_dump(mode="json")
     path = (folder / f"snapshot-{_digest(canonical_json(values))}.json").absolute()
     if not path.exists():
+        # The jobs first: the existence of `path` means that both files are complete.
         atomic.write_file(path.with_suffix(JOBS), lambda file: file.write(jobs.encode()))
         storage.write_json(path, values)
     for part in (path.with_suffix(JOBS), path):
-        part.touch()  # its time is that of the plan
+        part.touch()  # `decision.is_from_this_plan` compares manifests with this time
     for old in folder.glob("snapshot-*"):
-        if time.time() - old.stat().st_mtime > SNAPSHOT_LIFETIME_S:  # no job in any queue waits for it any more
+        if time.time() - old.stat().st_mtime > SNAPSHOT_LIFETIME_S:  # no queued job needs it any more
             old.unlink(missing_ok=True)
     os.environ[VARIABLE] = str(path)
     return path
 
 
 def load() -> Snapshot | None:
-    """Return the snapshot that this process belongs to; None for a call outside any invocation.
+    """Read the snapshot of this process's invocation; return None outside any invocation.
 
     Raises:
-        SnapshotError: the file that the environment names is not there.
+        SnapshotError: the file in `VARIABLE` does not exist.
     """
     name = os.environ.get(VARIABLE, "")
     if not name:
@@ -88,17 +90,17 @@ def load() -> Snapshot | None:
 
 
 def load_config(root: Path) -> dict[str, Any]:
-    """Return the configuration that a job's own Snakemake has to use.
+    """Return the configuration for a job's own Snakemake.
 
     Raises:
-        SnapshotError: no snapshot reaches this job, or the rules were edited since.
+        SnapshotError: the job has no snapshot, or the rules were edited since.
     """
     snapshot = load()
     if snapshot is None:
         raise SnapshotError(
             f"expected {VARIABLE} in the environment of a job",
             found="none",
-            do=f"The cluster must hand the submitting environment to its jobs (sbatch --export=ALL). {HANDLERS}",
+            do=f"The cluster must pass the submitting environment to its jobs (sbatch --export=ALL). {HANDLERS}",
         )
     if workflow_digest(root) != snapshot.workflow:
         raise SnapshotError(
@@ -110,12 +112,12 @@ def load_config(root: Path) -> dict[str, Any]:
 
 
 def planned_spec(stage: str, manifest: str) -> str:
-    """Return the identity of the job that writes a manifest, as it was planned when this invocation began.
+    """Return the planned identity of the job that writes a manifest.
 
     Raises:
         SnapshotError: no invocation planned the job.
     """
-    begin = json.dumps([manifest, stage])[:-1] + ", "
+    begin = json.dumps([manifest, stage])[:-1] + ", "  # compare text, because parsing thousands of lines is slow
     if load() is not None:
         with Path(os.environ[VARIABLE]).with_suffix(JOBS).open(encoding="utf-8") as lines:
             for line in lines:
@@ -144,7 +146,7 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
 
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
-    """Return a digest of the source files of the package, and of plugins beside it, byte for byte."""
+    """Return a digest of the bytes of the package's source files, and of plugins outside it."""
     own_modules = plugins.roots()[1:] if root == PACKAGE else []
     parts = {root: root.rglob("*.py")}
     parts |= {
@@ -155,23 +157,23 @@ def package_digest(root: Path = PACKAGE) -> str:
 
 @cache
 def workflow_digest(root: Path) -> str:
-    """Return a digest of the workflow's Snakefile and of the rules that it includes, byte for byte."""
+    """Return a digest of the bytes of the workflow's Snakefile and rule files."""
     return _digest_of(root, [root / "workflow/Snakefile", *sorted((root / "workflow/rules").glob("*.smk"))])
 
 
 class StageCode(NamedTuple):
-    """What `base.provenance` says of a stage's code."""
+    """Fingerprint and imported libraries of a stage's code, from `base.provenance`."""
 
     fingerprint: str
     libraries: tuple[str, ...]
 
 
 _codes: dict[str, StageCode] = {}
-"""Of each stage with its plugins, while the package is as it was when this process began."""
+"""Stage and plugins -> code at the start of this process; later edits do not change the cache."""
 
 
 def code_of(stage: str, plugins: tuple[str, ...]) -> StageCode:
-    """Return what a stage's code is, asked once."""
+    """Return a stage's code; cached."""
     name = " ".join((stage, *plugins))
     if name not in _codes:
         _codes[name] = StageCode(provenance.code_of(stage, plugins), provenance.libraries_of(stage, plugins))
@@ -179,9 +181,9 @@ def code_of(stage: str, plugins: tuple[str, ...]) -> StageCode:
 
 
 def recall_codes(memory: Path = CODES) -> None:
-    """Take what an earlier process wrote of the same sources: to parse them takes as long as half a plan.
+    """Fill the cache from an earlier process with equal sources: parsing these takes half of the planning time.
 
-    Members beside the package may use what no digest covers, so with them nothing is taken.
+    Skip this if there are plugins outside the package: they may import modules that `package_digest` does not cover.
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
         written = json.loads(memory.read_bytes())
@@ -190,7 +192,7 @@ def recall_codes(memory: Path = CODES) -> None:
 
 
 def remember_codes(memory: Path = CODES) -> None:
-    """Write what this process knows of stages' code; where that cannot be, the next one parses them anew."""
+    """Write the cache of stages' code; if that fails, the next process parses the sources again."""
     content = json.dumps({"of": [provenance.python_version(), package_digest()], "codes": _codes})
     with suppress(OSError, LeverPipeError):
         atomic.write_file(memory, lambda file: file.write(content.encode()))
@@ -208,6 +210,6 @@ def _digest(text: str) -> str:
 
 
 def planned(jobs: Iterable[Any]) -> dict[str, tuple[str, str]]:
-    """Return the plan that Snakemake's jobs are; a rule without identity and manifest is none of ours."""
+    """Return the plan of Snakemake's jobs; skip jobs of foreign rules, without identity or manifest."""
     identified = [job for job in jobs if hasattr(job.params, "spec") and hasattr(job.output, "manifest")]
     return {str(job.output.manifest): (job.rule.name, str(job.params.spec)) for job in identified}

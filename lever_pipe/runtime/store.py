@@ -1,21 +1,20 @@
-"""A store of finished work: what a job made, by what it was made from, so that it is never computed twice.
+"""A store of finished jobs' outputs, addressed by the jobs' inputs, so that no job is computed twice.
 
-The folder may be shared by several working directories, users and machines. Each finished job has a folder in it, named
-by the digest of the job's spec and inputs and by that of its library versions:
+The folder may be shared by several working directories, users and machines. It contains a folder for each finished job,
+named by two digests: one of the job's spec and inputs, one of its library versions.
 
     work/ab/<key>.<versions>/work.json   the job's manifest
     work/ab/<key>.<versions>/0/NAME      its outputs, files or folders, in the order of their names in the manifest
-    staging/                             what is being written or removed
+    staging/                             entries that are being written or removed
 
 A file of the store is a hard link to the result of one working directory, or a copy where linking fails. A second
 working directory gets a copy, so that an edit there changes no other result. Write access to results means write access
-to the store, so the store is not trusted: `work.json` carries the digest of its own bytes, and the content of each
-output is compared with the manifest next to its target, before any output gets its final name. Damaged work, and work
-of another version of this package, is removed and never used. The digests have no key: they detect corruption, not
-tampering.
+to the store, so the store is not trusted. `work.json` starts with the digest of its own bytes. Each output's content is
+compared with the manifest before any output gets its final name. Damaged work, and work of another version of this
+package, is removed and never used. The digests have no key: they detect corruption, not tampering.
 
-There are no locks. A job's folder appears by one rename, complete and on disk, and goes by another; its modification
-time is that of its last use. Who reads what goes meanwhile misses it.
+There are no locks. A job's folder is added by one rename, complete and on disk, and removed by another; its
+modification time is the time of its last use. Reading an entry while it is being removed is a cache miss.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ log = logging.getLogger(__name__)
 GB = 1_000_000_000  # bytes
 WORK = "work.json"
 WORK_FOLDER = re.compile(r"[0-9a-f]{2}/[0-9a-f]{64}\.[0-9a-f]{16}")
-"""Where finished work lies below `work`; all else there is somebody's own."""
+"""Paths of finished work below `work`; the store does not touch other files there."""
 
 
 class Work(NamedTuple):
@@ -51,7 +50,7 @@ class Work(NamedTuple):
 
     Attributes:
         entry: its folder in the store.
-        outputs: where each output is kept.
+        outputs: output name -> its path in the store.
     """
 
     entry: Path
@@ -59,18 +58,18 @@ class Work(NamedTuple):
     outputs: dict[str, Path]
 
     def serves(self, names: Collection[str], versions: Mapping[str, str]) -> bool:
-        """Return whether it has these outputs, made with the same versions of the packages that both name.
+        """Return whether the work has these outputs and equal versions of the packages in both lists.
 
-        Python's version is in the fingerprint of the code.
+        Python's version is excluded, because it is part of the code's fingerprint.
         """
         both = (self.manifest.versions.keys() & versions.keys()) - {"python"}
         return self.outputs.keys() == set(names) and all(self.manifest.versions[n] == versions[n] for n in both)
 
     def require_sound(self, outputs: Mapping[str, Path]) -> None:
-        """Refuse outputs, here or beside their targets, whose content is not what the manifest says.
+        """Compare the content of outputs, in the store or copied from it, with the manifest.
 
         Raises:
-            StoreError: names the kept file.
+            StoreError: a content differs; the error names the file in the store.
         """
         for name, path in outputs.items():
             try:
@@ -82,28 +81,28 @@ class Work(NamedTuple):
 
 
 def key_of(stage: str, spec: str, inputs: Mapping[str, str]) -> str:
-    """Return the key of a job's work, 64 hexadecimal digits: equal exactly where the same is computed.
+    """Return the key of a job's work, 64 hexadecimal digits: equal for equal computations only.
 
     Args:
         stage: name of the stage.
         spec: JSON of its config and code, as `plan.spec_of` returns it; blanks and the order of keys do not matter.
-        inputs: name -> digest of the content; a member of a list has its place in its name, as `cells[0]`.
+        inputs: name -> digest of the content; the name of a list's item contains its index, as `cells[0]`.
     """
     work = {"stage": stage, "spec": json.loads(spec), "inputs": dict(inputs)}
     return hashlib.sha256(canonical_json(work).encode()).hexdigest()
 
 
 def opened(settings: Mapping[str, Any]) -> Store:
-    """Return the store that the configuration's section `store` names."""
+    """Open the store of the configuration's section `store`."""
     return Store(Path(settings["folder"]).expanduser(), max_bytes=int(settings["max_gb"] * GB))
 
 
 class Store:
-    """Finished work in a folder, which appears when something is stored first.
+    """A folder of finished work, created by the first `put`.
 
     Args:
-        folder: where it lies.
-        max_bytes: how much its files may take after `trim`.
+        folder: the store's path.
+        max_bytes: size limit of its files after `trim`.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int) -> None:
@@ -112,16 +111,14 @@ class Store:
         self._staging = folder / "staging"
 
     def put(self, key: str, manifest: Manifest) -> bool:
-        """Store what a job made, unless it is there or larger than the store may be; return whether it was stored.
+        """Store a job's outputs, unless they are stored already or exceed the size limit; return whether it did.
 
-        A store that cannot be written, or an output that is not as its manifest says, is a warning and no problem: the
-        work is done, and only cannot be kept. Other work of the same key is replaced: who forces a job does not trust
-        what it made before.
+        If the store is not writable, or an output differs from its manifest, log a warning: the job itself succeeded.
+        Other work of the same key is replaced, because a user who forces a job does not trust its earlier outputs.
 
         Args:
             key: see `key_of`.
-            manifest: the job's manifest, which names path and content of each output; hidden files of folders are left
-                out.
+            manifest: the job's manifest with path and content of each output; hidden files of folders are skipped.
         """
         entry = self._entry(key, manifest.versions)
         artefacts = {name: Path(manifest.paths[name]) for name in manifest.outputs}
@@ -132,35 +129,35 @@ class Store:
                 work = _work_in(folder, manifest)
                 for name, path in artefacts.items():
                     _share(path, work.outputs[name])
-                work.require_sound(work.outputs)
+                work.require_sound(work.outputs)  # after sharing: the results may change while they are copied
                 body = manifest.model_dump_json().encode()
                 seal = hashlib.sha256(body).hexdigest().encode()
                 atomic.write_file(folder / WORK, lambda handle: handle.write(seal + b"\n" + body))
                 entry.parent.mkdir(parents=True, exist_ok=True)
-                atomic.place(folder, entry)
+                atomic.place(folder, entry)  # the entry appears complete, because readers take no lock
         except (OSError, LeverPipeError) as error:
-            log.warning("%s: what %s has made is not kept: %s", self.folder, manifest.stage, error)
+            log.warning("%s: the outputs of %s are not stored: %s", self.folder, manifest.stage, error)
             return False
         return True
 
     def restore(self, key: str, outputs: Mapping[str, Path], *, versions: Mapping[str, str]) -> Manifest | None:
-        """Put finished work where it belongs and return its manifest, or None if there is none of this key.
+        """Restore finished work to its targets and return its manifest; None if there is none of this key.
 
-        What is damaged is named in a warning, removed if permitted, and no finished work. Then, or where a target
-        cannot be written, the targets stay as they are.
+        Damaged work causes a warning and a miss, and is removed if permitted. In this case, or if a target is not
+        writable, the targets stay unchanged.
 
         Args:
             key: see `key_of`.
-            outputs: name -> where the file or folder is to be; exactly the names that were stored. What is there is
+            outputs: name -> target path of the file or folder; exactly the stored names. An existing target is
                 replaced, a folder as a whole.
-            versions: versions of the packages here; work of others is not taken.
+            versions: installed package versions; work made with other versions is not used.
         """
         for entry in self._entries(key):
             try:
                 work = self._read(entry)
                 if work.serves(outputs, versions):
                     _take_out(work, outputs)
-                    with suppress(OSError):  # another user's
+                    with suppress(OSError):  # the entry belongs to another user
                         os.utime(entry)
                     return work.manifest
             except StoreError as error:
@@ -168,12 +165,12 @@ class Store:
                 with suppress(OSError):
                     self._drop(entry)
             except OSError as error:
-                if entry.exists():  # else it was removed meanwhile
+                if entry.exists():  # otherwise another process removed it
                     log.warning("%s: not restored: %s", entry, error)
         return None
 
     def find(self, key: str, names: Collection[str], *, versions: Mapping[str, str]) -> Work | None:
-        """Return the finished work that `restore` would take unless it is damaged; None without."""
+        """Return the finished work that `restore` would use, without checking contents; None if there is none."""
         for entry in self._entries(key):
             with suppress(StoreError, OSError):
                 work = self._read(entry)
@@ -182,18 +179,18 @@ class Store:
         return None
 
     def works(self) -> Iterator[Work]:
-        """Yield all finished work that can be read."""
+        """Yield all readable finished work."""
         for entry in self._entries():
             with suppress(StoreError, FileNotFoundError):
                 yield self._read(entry)
 
     def trim(self) -> int:
-        """Remove what was not used for the longest time until the rest is within `max_bytes`; return how many jobs.
+        """Remove the least recently used jobs until the rest fits in `max_bytes`; return the number of removed jobs.
 
-        And what cannot be read, and what killed processes have left.
+        Also remove unreadable entries and leftovers of killed processes.
 
         Raises:
-            OSError: something may not be removed here.
+            OSError: no permission to remove an entry.
         """
         selected, dropped = list[tuple[float, Path, int]](), list[Path]()
         for entry in self._entries():
@@ -202,7 +199,7 @@ class Store:
                 selected.append((entry.stat().st_mtime, entry, bytes_of(entry)))
             except StoreError:
                 dropped.append(entry)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # another process removed it
                 continue
         left = sum(size for _, _, size in selected)
         for _, entry, size in sorted(selected):
@@ -218,13 +215,13 @@ class Store:
         return len(dropped)
 
     def verify(self, *, remove: bool = False) -> Iterator[StoreError]:
-        """Read everything, and yield what is damaged; remove it if wanted.
+        """Check the content of all entries; yield an error for each damaged one, and remove it if `remove` is set.
 
         Raises:
-            OSError: something may not be read or removed here.
+            OSError: no permission to read or remove an entry.
         """
         for entry in self._entries():
-            with suppress(FileNotFoundError):  # removed meanwhile
+            with suppress(FileNotFoundError):  # another process removed it
                 try:
                     work = self._read(entry)
                     work.require_sound(work.outputs)
@@ -238,12 +235,12 @@ class Store:
         return self.folder / "work" / key[:2] / f"{key}.{name}"
 
     def _entries(self, key: str = "") -> list[Path]:
-        """Return the folders of all finished work, or of that of a key."""
-        folders = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")
+        """Return the folders of all finished work, or only those of a key."""
+        folders = self.folder.glob(f"work/{key[:2] or '*'}/{key}*")  # one per combination of library versions
         return sorted(path for path in folders if WORK_FOLDER.fullmatch(f"{path.parent.name}/{path.name}"))
 
     def _holds(self, entry: Path, manifest: Manifest) -> bool:
-        """Return whether this work is there, undamaged."""
+        """Return whether the store contains this work, undamaged."""
         try:
             work = self._read(entry)
             work.require_sound(work.outputs)
@@ -252,11 +249,11 @@ class Store:
         return work.manifest.outputs == manifest.outputs
 
     def _read(self, entry: Path) -> Work:
-        """Return the work in a folder, all outputs of which are there.
+        """Read the work in a folder and check that all its outputs exist.
 
         Raises:
-            StoreError: it is not what was written.
-            FileNotFoundError: it is gone.
+            StoreError: the entry is damaged or incomplete.
+            FileNotFoundError: the entry was removed.
         """
         path = entry / WORK
         seal, _, body = path.read_bytes().partition(b"\n")
@@ -272,31 +269,31 @@ class Store:
         return work
 
     def _drop(self, entry: Path) -> None:
-        """Remove finished work, first from its name, then from the disk.
+        """Remove finished work: rename it first, so that readers never see a partly deleted entry.
 
         Raises:
-            OSError: this user may not.
+            OSError: no permission.
         """
         with atomic.folder_in(self._staging) as aside, suppress(FileNotFoundError):  # another process was faster
             entry.rename(aside / "work")
 
 
 def bytes_of(path: Path) -> int:
-    """Return the size of a file, or of the files below a folder that belong to its content."""
+    """Return the size of a file, or of a folder's files without hidden ones."""
     return sum(file.stat().st_size for file in (contents.files_below(path) if path.is_dir() else [path]))
 
 
 def _work_in(entry: Path, manifest: Manifest) -> Work:
-    """Return the work of a folder; an output keeps the name of its file, which tells what a content's digest is of."""
+    """Return the work of a folder; outputs keep their file names, because the kind of digest depends on them."""
     names = enumerate(sorted(manifest.outputs))
     return Work(entry, manifest, {name: entry / str(i) / Path(manifest.paths[name]).name for i, name in names})
 
 
 def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:
-    """Put all outputs beside their targets, then give them their names.
+    """Copy or link all outputs next to their targets, check them, then rename them to the targets.
 
     Raises:
-        StoreError: a kept file is damaged.
+        StoreError: a stored file is damaged.
     """
     with ExitStack() as stack:
         copies = dict[str, Path]()
@@ -311,7 +308,7 @@ def _take_out(work: Work, outputs: Mapping[str, Path]) -> None:
 
 
 def _share(source: Path, target: Path) -> None:
-    """Let a file, or each file of a folder, be another's content, as a hard link or a copy."""
+    """Hard-link a file, or each file of a folder, to a new path; copy it where linking fails."""
     if source.is_dir():
         target.mkdir(parents=True)
         for file in contents.files_below(source):
@@ -319,7 +316,7 @@ def _share(source: Path, target: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # another file system, or another user's file
-        if source.stat().st_nlink == 1:  # else two results would be one file
+        if source.stat().st_nlink == 1:  # a third name would make an edit of one result change another
             target.hardlink_to(source)
     if not target.exists():
         with source.open("rb") as original:

@@ -3,8 +3,8 @@ from os.path import join
 
 from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
 
-# Patterns of files. Where a job's artefacts lie: those of a data set, of its pools, and of an LVLM's answers about
-# them. In the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
+# Path patterns of artifacts: OF_DATA for those of a data set, OF_POOLS for its pools, SETTING for an LVLM's answers. In
+# the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
 RESULTS = EXPERIMENT.results.rstrip("/")
 LEVER = f"{RESULTS}/lever"
 OF_DATA = join(RESULTS, "{data}")
@@ -13,7 +13,7 @@ SETTING = join(RESULTS, "{data}{sampler}{lvlm}")
 INIT = join(SETTING, "preset~{preset}/init/seed~{seed}")
 SFT = join(SETTING, "preset~{preset}/sft/seed~{seed}/epoch~{epoch}")
 RCE = join(SETTING, "preset~{preset}/rce/seed~{seed}/epoch~{epoch}")
-# The RCE epoch that other runs start from and are anchored to.
+# The RCE epoch from which other runs start, and which is their reference.
 BASE = join(SETTING, "preset~{preset}/rce/seed~{seed}/epoch~{base}")
 GRPO = join(SETTING, "preset~{preset}/grpo/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
 ON_POLICY = join(SETTING, "preset~{preset}/{objective}/base~{base}/beta~{beta}/seed~{seed}/epoch~{epoch}")
@@ -57,28 +57,29 @@ wildcard_constraints:
     batch="baseline|own|transfer|first_items|emulation|preset~[^/]+/seed~[0-9]+",
 
 
-# What the longest chain of jobs waits for starts first, then runs that are one long job each; the rest fills the gaps.
+# Job priorities, to shorten the whole run: first jobs of the longest chain, then runs that are one long job each. The
+# other jobs fill the gaps.
 CHAIN, SHORT_CHAIN, LONG_JOB = 100, 60, 50
 LVLM_ENVIRONMENT = "../../envs/vllm.yaml" if plan.asks_vllm(EXPERIMENT) else "../../envs/gpu.yaml"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 
 
-# What commands say: each rule's `params`.
+# Arguments of commands: each rule's `params`.
 
 
 def identity(stage):
-    """Return the function that gives a job's identity: configuration and code of its stage, as canonical JSON.
+    """Return a function for a job's identity: configuration and code of its stage, as canonical JSON.
 
-    It alone makes a job run again; what the functions below give follows from files and execution, and never does.
+    Of all params, only the identity makes a job run again. The other params are paths and execution options.
     """
     return lambda wildcards: plan.spec_of(EXPERIMENT, stage, dict(wildcards.items()))
 
 
 def files(**folders):
-    """Return the function that gives a job's files as words NAME=PATH: inputs, outputs and these folders.
+    """Return a function for a job's files as arguments NAME=PATH: inputs, outputs and these folders.
 
-    Folders of models and images, patterns or functions of the wildcards, are no inputs, so that Snakemake does not look
-    at their times: the identity has a model's digest, a listing that of each image.
+    Folders of models and images, given as patterns or functions of the wildcards, are not declared as inputs, so that
+    Snakemake ignores their times. The identity contains a model's digest, and a listing that of each image.
     """
 
     def words(wildcards, input, output):
@@ -90,14 +91,14 @@ def files(**folders):
 
 
 def asking(wildcards, input):
-    """Return where answers are kept, and how the LVLM is run: options that change no number."""
+    """Return the options for the ledger's folder and the LVLM's execution, which change no result."""
     execution = grid_plan.at(EXPERIMENT, wildcards).lvlm.execution()
     ledger = ["--ledger", plan.ledger_folder(EXPERIMENT)]
     return ledger if execution == "{}" else [*ledger, "--lvlm", execution]
 
 
 def lvlm_folder(wildcards):
-    """Return the folder, or a server's name, of the LVLM that a job asks."""
+    """Return the folder of a job's LVLM, or the name of a served model."""
     return grid_plan.at(EXPERIMENT, wildcards).lvlm.model
 
 
@@ -105,12 +106,12 @@ def lvlm_folder(wildcards):
 
 
 def shipped(path):
-    """Return the path of what lies with this workflow."""
+    """Return the path of a file that is shipped with this workflow."""
     return path if OWN == Path.cwd() else str(OWN / path)
 
 
 def setting_of(wildcards):
-    """Return the folder of the setting that a job names."""
+    """Return the folder of a job's setting."""
     return SETTING.format(**wildcards)
 
 
@@ -118,5 +119,5 @@ resources_of = RUN.resources_of
 
 
 def of_study(study, *paths):
-    """Return these files, or none in a configuration without the study."""
+    """Return these files, or none if the study does not run."""
     return list(paths) if study in EXPERIMENT.studies else []

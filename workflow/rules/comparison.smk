@@ -29,7 +29,7 @@ rule collect_lineage:
         spec=identity("collect_lineage"),
         files=files(),
     message:
-        "Collect how every policy came to be"
+        "Collect the lineage of every policy"
     shell:
         "python -m lever_pipe collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
 
@@ -72,7 +72,7 @@ rule measure_drift:
         spec=identity("measure_drift"),
         files=files(),
     message:
-        "Measure how far selectors are from what they started from"
+        "Measure the drift of selectors from their starts"
     shell:
         "python -m lever_pipe measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
 
@@ -99,7 +99,7 @@ rule collect_samples:
         spec=identity("collect_samples"),
         files=files(train_images=raw_file("images", "train"), eval_images=raw_file("images", "eval")),
     message:
-        "Collect what can be looked at: answers, gallery, selections, copies"
+        "Collect samples: answers, gallery, selections, copies"
     shell:
         "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
 

@@ -1,18 +1,18 @@
-# The raw files of the documents' study, or those of a data set of the grid, if they are generated. Each split has files
-# and jobs of its own: what trains reads nothing of the evaluation's questions.
+# Generated raw files of the documents' study, or of a data set of the grid. Each split has its own files and jobs, so
+# that training never depends on the evaluation's questions.
 RAW = join(RESULTS, "{raw}")
-SPLITS = {"train": "train", "eval": "val"}  # what COCO, whose files the world's are like, calls them
+SPLITS = {"train": "train", "eval": "val"}  # COCO's names of the splits, whose format the world uses
 GENERATED = {
     "questions": join(RAW, "OpenEnded_mscoco_{split}2014_questions.json"),
     "annotations": join(RAW, "mscoco_{split}2014_annotations.json"),
     "images": join(RAW, "{split}2014"),
     "listing": join(RAW, "{split}.sha256"),
 }
-# The images of a user's own data. Each split has a folder, because Snakemake looks into a folder once and remembers it.
+# Digests of a user's own images. Each split has a folder, because Snakemake caches a folder's content.
 OWN_LISTING = join(OF_DATA, "images/{split}/sha256.txt")
 TRAIN_EXAMPLES, EVAL_EXAMPLES = f"{OF_DATA}/examples/train.jsonl", f"{OF_DATA}/examples/eval.jsonl"
 TRAIN_EMBEDDINGS, EVAL_EMBEDDINGS = f"{OF_DATA}/embeddings/train.safetensors", f"{OF_DATA}/embeddings/eval.safetensors"
-# What similarity within pools is measured with.
+# Embeddings for the similarity within pools.
 POOL_EMBEDDINGS = f"{OF_DATA}/{'pool_embeddings' if EXPERIMENT.pools.encoder else 'embeddings'}"
 TRAIN_POOLS, EVAL_POOLS = f"{OF_POOLS}/pools/train.jsonl", f"{OF_POOLS}/pools/eval.jsonl"
 

@@ -18,7 +18,7 @@ rule emulate_first_items:
         spec=identity("emulate_first_items"),
         files=files(),
     message:
-        "Select out of the first {wildcards.offered} train items: {wildcards.trained}"
+        "Select from the first {wildcards.offered} train items: {wildcards.trained}"
     shell:
         "python -m lever_pipe emulate_first_items {params.files:q} --threads {threads} > {log:q} 2>&1"
 

@@ -134,6 +134,6 @@ rule measure_pools:
         spec=identity("measure_pools"),
         files=files(),
     message:
-        "Measure what the evaluation pools hold"
+        "Measure the upper bound of answers copied from the evaluation pools"
     shell:
         "python -m lever_pipe measure_pools {params.files:q} --threads {threads} > {log:q} 2>&1"

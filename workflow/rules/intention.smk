@@ -9,7 +9,7 @@ SERVED_AGENTS = [agent.name for agent in INTENTION.served]
 WARM_START = f"{AGENTS}/warm_start/policy"
 CODEC = [f"{WARM_START}/{name}" for name in agent_plan.codec_files(INTENTION)]
 START = [f"{WARM_START}/model.safetensors", f"{WARM_START}/config.json", *CODEC] if INTENTION.is_taught else []
-# The content of a model folder is part of the identity, and an unfinished checkpoint is nobody's input.
+# No declared input, so that Snakemake ignores its times: the identity contains the digest of the model folder.
 MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
 START_FOLDER = {} if INTENTION.is_taught else MODEL_FOLDER
 
@@ -268,7 +268,7 @@ rule collect_dialogues:
         spec=identity("collect_dialogues"),
         files=files(),
     message:
-        "Collect what the agents said"
+        "Collect the agents' dialogues"
     shell:
         "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
 

@@ -1,8 +1,8 @@
-# Which files a job reads: functions of its wildcards that rules name as inputs.
+# Input functions: the files that a job reads, by its wildcards.
 
 
 def raw_file(kind, split=None):
-    """Return the function that names a raw file, or a folder of images, of a job's data set: of its split or this."""
+    """Return a function for the path of a raw file or image folder of a job's data set; `split` overrides the job's."""
 
     def path(wildcards):
         data, part = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
@@ -14,7 +14,7 @@ def raw_file(kind, split=None):
 
 
 def raw_input(kind):
-    """Return the input function of a raw file, which is no input while a plan assumes it."""
+    """Return the input function of a raw file; it returns no input while a plan assumes the file."""
 
     def path(wildcards):
         name = raw_file(kind)(wildcards)
@@ -25,7 +25,7 @@ def raw_input(kind):
 
 
 def listing_of_images(wildcards):
-    """Return the file with the digest of each image: a trigger that image folders themselves cannot be."""
+    """Return the file with the digest of each image: an input that changes with any image, unlike a folder's time."""
     data = grid_plan.at(EXPERIMENT, wildcards).data
     if data.source == "world":
         return raw_file("listing")(wildcards)
@@ -33,17 +33,17 @@ def listing_of_images(wildcards):
 
 
 def train_examples_for_eval(wildcards):
-    """Return the examples that evaluation questions are held against; none for the train split."""
+    """Return the train examples for the overlap check of the evaluation split; none for the train split."""
     return [] if wildcards.split == "train" else [TRAIN_EXAMPLES.format(**wildcards)]
 
 
 def encoder_folder(wildcards):
-    """Return the model that makes a file of embeddings: the selector's, or that of the pools."""
+    """Return the encoder of a file of embeddings: the selector's, or that of the pools."""
     return plan.encoder_of(EXPERIMENT, wildcards).model
 
 
 def of_epoch_before(run, first, name):
-    """Return the input function for a file of what an epoch of `run` starts from: the epoch before, or `first`."""
+    """Return the input function for a file of an epoch's start: the previous epoch of `run`, or `first`."""
 
     def path(wildcards):
         epoch = int(wildcards.epoch)
@@ -54,7 +54,7 @@ def of_epoch_before(run, first, name):
 
 
 def of_epoch_before_rce(name):
-    """Return the input function for a file of what an RCE epoch starts from: the one before, INIT or an SFT epoch."""
+    """Return the input function for a file of an RCE epoch's start: the previous epoch, INIT or an SFT epoch."""
 
     def path(wildcards):
         start = EXPERIMENT.presets[wildcards.preset].rce_from_sft_epoch
@@ -65,24 +65,24 @@ def of_epoch_before_rce(name):
 
 
 def start_of_selector(wildcards):
-    """Return the checkpoint that a preset's selector starts from, if it names one."""
+    """Return the configured initial checkpoint of a preset's selector, if any."""
     return plan.started_from(EXPERIMENT, wildcards.preset)
 
 
 def groups_of_grpo(wildcards):
-    """Return the rewarded groups that offline GRPO reads, and what is held against it on the same data."""
+    """Return the rewarded groups for offline GRPO, and for continued RCE, which must use the same data."""
     name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
     return f"{setting_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
 
 
 def draws_to_replay(wildcards):
-    """Return what on-policy GRPO drew in the same epoch, where a preset's offline GRPO learns from it."""
+    """Return the samples of on-policy GRPO in the same epoch, if a preset's offline GRPO replays them."""
     sampled = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
     return [sampled] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
 
 
 def grpo_priority(wildcards):
-    """Return the priority of an epoch: long runs are the longest chain of the whole workflow."""
+    """Return the priority of an epoch: highest for long runs, the workflow's longest chain of jobs."""
     arms = [arm for arm in EXPERIMENT.arms if arm.preset == wildcards.preset]
     beta, seed = float(wildcards.beta), int(wildcards.seed)
     is_long = any(beta in arm.long_kl_betas and seed in arm.long_seeds for arm in arms)
@@ -90,51 +90,51 @@ def grpo_priority(wildcards):
 
 
 def selector_to_evaluate(wildcards):
-    """Return the selector that a job evaluates; one that is transferred lies in the setting that it was trained in."""
+    """Return the selector that a job evaluates; a transferred one is in the folder of its training setting."""
     location, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
     return f"{SETTING.format(**location)}/{policy}/selector.safetensors"
 
 
 def own_selections(wildcards):
-    """Return a user's file of selections, if it is not a module that selects."""
+    """Return a user's file of selections; none if the user's policy is a module."""
     files_by_data = EXPERIMENT.grid.policies[wildcards.own].selections
     return [files_by_data[grid_plan.setting_of(wildcards).data]] if files_by_data else []
 
 
 def selections_of_batch(wildcards):
-    """Return the selections whose prompts one answer batch holds."""
+    """Return the selections of all policies of one answer batch."""
     policies = plan.policies_of_batch(EXPERIMENT, wildcards)
     return [f"{setting_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
 
 
 def selectors_of_arm(wildcards):
-    """Return the selectors that an arm of the emulation evaluates, in the order of its policies."""
+    """Return the selectors of an arm of the emulation, in the order of its policies."""
     runs = map(EMULATE.checkpoint_of, EMULATE.policies(wildcards.arm))
     return expand(join(LEVER, "{run}/selector.safetensors"), run=runs)
 
 
 def of_batches(name, policies):
-    """Return a file of each policy's batch of answers, as often as it has policies among these."""
+    """Return the file of each policy's answer batch, in the order of the policies and with repetitions."""
     return expand(join(LEVER, "answers/{batch}/") + name, batch=map(plan.batch_of, policies))
 
 
 def as_agent(wildcards, input):
-    """Return how study `intention` is run: an option that changes no number."""
+    """Return the option for execution settings of study `intention`, which change no result."""
     return ["--agent", agent_plan.execution_of(INTENTION)]
 
 
 def index_entry(kind, name):
-    """Return what the report's index tells of a table or figure."""
+    """Return the entry of a table or figure in the report's index."""
     return json.loads(Path(APPENDIX, "index.json").read_text(encoding="utf-8"))[kind][name]
 
 
 def labels_of_table(wildcards):
-    """Return what `snakemake --report` says of a table: its title and section."""
+    """Return a table's labels for `snakemake --report`: title and section."""
     table = index_entry("tables", wildcards.table)
     return {"table": table["title"], "section": table["section"]}
 
 
 def labels_of_figure(wildcards):
-    """Return what `snakemake --report` says of a figure: its title and what it shows."""
+    """Return a figure's labels for `snakemake --report`: title and caption."""
     figure = index_entry("figures", wildcards.figure)
     return {"figure": figure["title"], "shows": figure["caption"]}

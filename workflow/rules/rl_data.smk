@@ -1,7 +1,8 @@
 RL_DATA = f"{SETTING}/rl_data/rl_data_k64_v3.jsonl"
 SHARDS = range(EXPERIMENT.rl_data.n_shards)
 IMPORTED = EXPERIMENT.rl_data.import_from
-# Selections of an imported file, and what the LVLM answers with anew where they are rescored.
+# With imported RL data, its selections replace the proposals. If these are rescored, the LVLM answers with them again,
+# and the file's own answers go to AS_IMPORTED.
 PROPOSALS = f"{SETTING}/rl_data/{'imported.' if IMPORTED else ''}proposals.jsonl"
 RL_POOLS = f"{SETTING}/rl_data/imported.pools.jsonl" if IMPORTED else TRAIN_POOLS
 AS_IMPORTED = f"{SETTING}/rl_data/{'imported.' if EXPERIMENT.rl_data.rescore else ''}"
@@ -50,7 +51,7 @@ rule generate_rl_data:
         files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),
         asking=asking,
     message:
-        "Generate RL data, shard {wildcards.shard}: the LVLM answers with each proposed pair"
+        "Generate RL data, shard {wildcards.shard}: answer with each proposed pair of demonstrations"
     shell:
         "python -m lever_pipe generate_rl_data {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
@@ -131,7 +132,7 @@ rule search_beams:
         files=files(train_images=raw_file("images", "train"), lvlm=lvlm_folder),
         asking=asking,
     message:
-        "Search beams: the LVLM tells how probable each demonstration makes the true answer"
+        "Search beams, scored by the LVLM's probability of the correct answer"
     shell:
         "python -m lever_pipe search_beams {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
@@ -152,6 +153,6 @@ rule measure_rewards:
         spec=identity("measure_rewards"),
         files=files(),
     message:
-        "Measure how each reward spreads and how many groups it leaves without a gradient"
+        "Measure each reward's distribution and its groups without a gradient"
     shell:
         "python -m lever_pipe measure_rewards {params.files:q} --threads {threads} > {log:q} 2>&1"

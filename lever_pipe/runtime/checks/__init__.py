@@ -1,1 +1,1 @@
-"""What is looked at before the first job, and by `doctor`."""
+"""Checks before the first job, and by `doctor`."""

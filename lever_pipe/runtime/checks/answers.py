@@ -1,6 +1,6 @@
-"""Whether the LVLM answers: a few prompts of the configured data, timed, and asked of the model library as well.
+"""Check the LVLM's answers to a few prompts of the configured data: time them, and compare with the model library.
 
-A server's model has no folder to compare with: what is tried is whether it tells the probabilities of given answers.
+A served model has no folder to compare with. Instead, check that the server returns probabilities of given answers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from lever_pipe.runtime.checks.findings import Outcome, ok, problem, refused, wa
 from lever_pipe.world.files import write_raw_files
 
 LIBRARY = "hf"
-"""The plugin that answers by the model library's own `generate`."""
+"""The plugin that uses the model library's own `generate`."""
 SHOTS = 2
 TAIL = 160
-"""Characters of a written prompt that are shown: its end says what the model goes on with."""
+"""Number of characters of a prompt in messages: its end, which the model continues."""
 
 
 def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]:
-    """Yield who answers and how fast, each text, and how many the model library answers alike.
+    """Yield the plugin in use and its speed, each answer, and the number of equal answers from the model library.
 
     Args:
-        experiment: names the model and the data, whose first train questions are asked with two demonstrations each.
-        count: questions.
+        experiment: configures the model and the data; the prompts are the first train questions, with two
+            demonstrations each.
+        count: number of questions.
         folder: the working directory.
     """
     lvlm, config = experiment.lvlm, plan.lvlm_config(experiment)
@@ -59,7 +60,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
             for engine in dict.fromkeys((config.engine, *([] if lvlm.is_served else [LIBRARY]))):
                 spec = config.model_copy(update={"engine": engine})
                 model = load_lvlm(spec, folder / lvlm.model, [(train, paths.images)], Runtime(device=device, lvlm=lvlm))
-                model.run([begin])  # what a model does once
+                model.run([begin])  # warm-up: exclude one-time work from the measured time
                 started = time.perf_counter()
                 replies[engine] = model.run(requests)
                 seconds = time.perf_counter() - started
@@ -82,7 +83,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
 
 
 def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
-    """Return what the plugin that would answer makes of a question with one demonstration; no weight is read."""
+    """Check the prompt of a question with one demonstration by the configured plugin, without reading weights."""
     engine = plan.lvlm_engine(lvlm)
     check = f"prompt of {lvlm.model}"
     common = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
@@ -111,7 +112,7 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
 
 
 def _raw_files(experiment: Experiment, folder: Path, artefacts: Path) -> VqaFilePaths:
-    """Return the files of the train questions; those of the embedded world are made."""
+    """Return the files of the train questions; generate those of the embedded world."""
     data = experiment.data
     if data.source == "files":
         files = data.files

@@ -1,4 +1,4 @@
-"""Check that this machine can submit to SLURM, and that requests of memory reach it."""
+"""Check that this machine can submit to SLURM, and that memory requests reach it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPLACE = "Write `mem_mb: 4300 * attempt` in default-resources, or --set-resourc
 
 
 def missing_commands() -> list[Outcome]:
-    """Return a problem if commands of SLURM are missing, otherwise nothing."""
+    """Return a problem if SLURM commands are missing, otherwise nothing."""
     missing = [name for name in COMMANDS if shutil.which(name) is None]
     if not missing:
         return []
@@ -28,10 +28,10 @@ def missing_commands() -> list[Outcome]:
 
 
 def memory_requests(jobs: Sequence[Mapping[str, Any]]) -> Iterator[Outcome]:
-    """Yield a problem for requests that replace the memory of rules and do not grow with further attempts.
+    """Yield a problem for requests that override the memory of rules and do not grow with each attempt.
 
-    The plugin passes `mem_mb_per_cpu` on and ignores `mem_mb`. Next to `--mem`, which it writes for `mem_mb`, SLURM
-    accepts no other option for memory.
+    With `mem_mb_per_cpu`, the plugin ignores `mem_mb`. For `mem_mb` it writes `--mem`, and SLURM accepts no second
+    memory option.
     """
     if rules := sorted({str(job["rule"]) for job in jobs if job.get(PER_CPU)}):
         expected = (

@@ -1,8 +1,8 @@
-"""`lever-pipe doctor`: whether a run can work here, before a single job is submitted.
+"""`lever-pipe doctor`: check whether a run can work here, before any job is submitted.
 
-It takes the words of the `snakemake` call that it looks ahead to, as `--workflow-profile profiles/slurm --configfile
-config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster, and where this folder was ever run on one, it also looks for jobs that a
-killed run has left in SLURM's queue. A run looks itself when it starts.
+Its arguments are those of the planned `snakemake` call, as `--workflow-profile profiles/slurm --configfile
+config/okvqa_qwen2_5_vl_3b.yaml`. On a cluster, or if this folder was used on one, it also looks for jobs of a killed
+run in SLURM's queue. Each run makes the same checks at its start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Job = Mapping[str, Any]
 
 
 class SnakemakeCall(NamedTuple):
-    """What a call of Snakemake would do; `prefix` is that of jobs' names in SLURM, None with another executor."""
+    """A parsed Snakemake call; `prefix` is the prefix of job names in SLURM, None with another executor."""
 
     config: dict[str, Any]
     source: str
@@ -43,17 +43,17 @@ def preflight(
     prefix: str | None = None,
     folder: Path = Path(),
 ) -> list[Outcome]:
-    """Look at everything that the planned jobs need, and return what was found.
+    """Check all requirements of the planned jobs, log warnings, and return the outcomes.
 
     Args:
-        experiment: what runs.
-        executor: Snakemake's executor; where it is of this machine, its GPUs are looked at too.
-        jobs: resources of each job that is to be submitted or run here, `rule` and `threads` among them.
-        prefix: of the names of jobs that are submitted to SLURM; None where none is.
+        experiment: the experiment to run.
+        executor: Snakemake's executor; if it is the local one, this machine's GPUs are checked, too.
+        jobs: resources of each job that is to be submitted or run here, including `rule` and `threads`.
+        prefix: prefix of the names of SLURM jobs; None with another executor.
         folder: the working directory.
 
     Raises:
-        PreflightError: something that the run would fail on, or never end with; all of it at once.
+        PreflightError: lists all problems on which the run would fail or hang.
     """
     rules = {str(job["rule"]) for job in jobs}
     outcomes = list(local_checks.check(experiment, rules=rules, folder=folder))
@@ -73,9 +73,10 @@ def check_jobs(
     prefix: str | None,
     folder: Path,
 ) -> Iterator[Outcome]:
-    """Yield what is found of the place where jobs run, then of jobs that an earlier run has left in SLURM's queue.
+    """Check the machine or cluster for the jobs, then look for an earlier run's jobs in SLURM's queue.
 
-    A run that does not submit to SLURM asks for those only where one of this folder did, and needs no answer.
+    A run that does not use SLURM makes the second check only if an earlier run of this folder did. Then SLURM's
+    silence is only a warning.
     """
     computing = local_checks.of_known_size(experiment, jobs, folder) if executor == LOCAL else []
     yield from local_checks.gpus(computing)
@@ -87,16 +88,16 @@ def check_jobs(
 
 
 def main(words: Sequence[str]) -> int:
-    """Print a line a check; return 0, or 2 where there is a fault."""
+    """Print one line per check; return 0, or 2 if there is a problem."""
     parser = argparse.ArgumentParser(
         prog="lever-pipe doctor",
         description=__doc__,
-        epilog="All other words are Snakemake's.",
+        epilog="All other arguments are Snakemake's.",
         allow_abbrev=False,
     )
     parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
     parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
-    options, call_words = parser.parse_known_args(words[1:])
+    options, call_words = parser.parse_known_args(words[1:])  # unknown options belong to Snakemake
     levels = []
     for outcome in examine(call_words, in_data=options.data, n_answers=options.answer):
         levels.append(outcome.level)
@@ -106,12 +107,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) -> Iterator[Outcome]:
-    """Yield what is found for a call of Snakemake with these words.
+    """Yield the outcomes of all checks for a Snakemake call.
 
     Args:
-        words: of the call.
-        in_data: whether to read the raw data whole.
-        n_answers: how many questions to ask the LVLM.
+        words: the arguments of the call.
+        in_data: whether to read all raw data.
+        n_answers: number of questions for the LVLM.
     """
     call, folder = read_call(words), Path()
     try:
@@ -134,16 +135,16 @@ def examine(words: Sequence[str], *, in_data: bool = False, n_answers: int = 0) 
         planned = planned_jobs(list(words))
         jobs = [{**job.resources, "rule": job.rule, "threads": job.threads} for job in planned]
     except UnplannableError as refusal:
-        if all(outcome.level is not Level.PROBLEM for outcome in outcomes):  # else it is told already what is missing
+        if all(outcome.level is not Level.PROBLEM for outcome in outcomes):  # otherwise the cause is reported already
             yield refused("plan", refusal)
     yield from check_jobs(experiment, jobs, call.executor, call.prefix, folder)
 
 
 def read_call(words: Sequence[str]) -> SnakemakeCall:
-    """Return what Snakemake would understand of these words, profiles included.
+    """Parse arguments of Snakemake, including profiles.
 
     Raises:
-        ConfigError: it would not.
+        ConfigError: Snakemake rejects the arguments.
     """
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
@@ -157,9 +158,10 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
 
 
 def submitted(jobs: Any) -> list[Job]:
-    """Return the resources of Snakemake's own job objects: of those that its executor gets.
+    """Return the resources of the Snakemake jobs that its executor gets.
 
-    On a cluster some run beside Snakemake. Without one it calls all jobs local, and they are what this machine runs.
+    On a cluster, these exclude jobs of local rules, which run on the submitting machine. Without a cluster, Snakemake
+    marks all jobs as local, and this machine runs them all.
     """
     return [
         {**dict(job.resources.items()), "rule": job.rule.name, "threads": job.threads}

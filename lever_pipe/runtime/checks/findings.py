@@ -1,4 +1,4 @@
-"""What the checks find, and the error that stops a run before its first job."""
+"""Outcomes of checks, and the error that stops a run before its first job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lever_pipe.runtime.rerun.why_names import counted
 
 
 class Level(StrEnum):
-    """How grave an outcome is; a problem stops the run."""
+    """Severity of an outcome; a problem stops the run."""
 
     OK = "ok"
     WARNING = "warning"
@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one check; what was expected, and what to do, are empty where all is well."""
+    """The outcome of one check; `expected` and `do` are empty for a successful one."""
 
     level: Level
     check: str
@@ -29,19 +29,19 @@ class Outcome(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The outcome without its level, as every error of this package speaks."""
+        """The outcome without its level, in the format of this package's errors."""
         if self.level is Level.OK:
             return f"{self.check}: {self.found}"
         return f"{self.check}: expected {self.expected}; found {self.found}. {self.do}"
 
 
 def ok(check: str, found: str) -> Outcome:
-    """Return an outcome without complaint."""
+    """Return a successful outcome."""
     return Outcome(Level.OK, check, found)
 
 
 def warning(check: str, expected: str, *, found: str, do: str) -> Outcome:
-    """Return an outcome that the run survives."""
+    """Return an outcome that does not stop the run."""
     return Outcome(Level.WARNING, check, found, expected, do)
 
 
@@ -51,17 +51,17 @@ def problem(check: str, expected: str, *, found: str, do: str) -> Outcome:
 
 
 def refused(check: str, refusal: LeverPipeError) -> Outcome:
-    """Return the problem that an error tells."""
+    """Convert an error to a problem."""
     return problem(check, refusal.expected.rpartition("expected ")[2], found=refusal.found, do=refusal.do)
 
 
 def require_no_problem(outcomes: Iterable[Outcome]) -> None:
-    """Raise one PreflightError that holds all problems, if there are any."""
+    """Raise one PreflightError with all problems, if there are any."""
     problems = [outcome.text for outcome in outcomes if outcome.level is Level.PROBLEM]
     if problems:
         texts = "\n  ".join(problems)
         raise PreflightError(
             "expected everything in place before the first job",
             found=counted(len(problems), "problem"),
-            do=f"Nothing was submitted. Fix this (lever-pipe doctor looks again):\n  {texts}",
+            do=f"Nothing was submitted. Fix this (lever-pipe doctor checks again):\n  {texts}",
         )

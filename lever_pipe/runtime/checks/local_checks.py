@@ -1,4 +1,4 @@
-"""What a run needs of this machine and its file systems: room, model folders, raw data, GPUs."""
+"""Check this machine and its file systems: disk space, model folders, raw data, GPUs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from lever_pipe.runtime.sizing import LoadedModel
 AGENT = "intention.model.folder"
 DISK_FULL = 100_000_000  # bytes
 TRANSFORMERS = find_spec("transformers")
-"""None in the environment of a main process, which has none of the rules' packages."""
+"""None in an environment for main processes only, without the rules' packages."""
 DATA_RULES = {
     *("generate_world", "prepare_examples", "embed_examples"),
     *("generate_rl_data", "search_beams", "answer_prompts"),
 }
 DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")
-"""Below /dev: a GPU that CUDA may know where no tool lists it, as in a container without nvidia-smi."""
+"""GPUs below /dev that CUDA may use although no tool lists them, as in a container without nvidia-smi."""
 TEMPLATED = ("hf", "vllm")
-"""Plugins of `lever_pipe/lvlms` that write prompts by the folder's chat template."""
+"""Plugins of `lever_pipe/lvlms` that use the folder's chat template for prompts."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
-"""Of each plugin of `lever_pipe/intention/codecs`, the files of which it reads one."""
+"""Plugin of `lever_pipe/intention/codecs` -> files of which it needs one."""
 WORLD = PurePath("resources/world")
 PUBLISHED: Mapping[str, str] = {
     "Qwen2.5-VL-3B-Instruct": "Qwen/Qwen2.5-VL-3B-Instruct",
@@ -50,28 +50,29 @@ PUBLISHED: Mapping[str, str] = {
     "clip-vit-base-patch32": "openai/clip-vit-base-patch32",
     "Qwen3-8B": "Qwen/Qwen3-8B",
 }
-"""Repository on the hub by the name of the folder that a configuration gives it."""
+"""Usual name of a model folder -> repository on the hub."""
 DOWNLOADED = ("okvqa", "vqav2")
-"""Readers of published data sets; own files of their format use them too."""
+"""Readers of published data sets; a user's own files of the same format use them, too."""
 DOWNLOADS = "downloads: docs/production.md; own files: docs/your-data.md"
 MODELS = "models"
-"""Usual folder of models, and so no owner of a repository."""
+"""Usual folder of models, so in a path `models/NAME` it is not a repository's owner."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 Job = Mapping[str, Any]
-"""Resources of a job, `rule` among them."""
+"""Resources of a job, including `rule`."""
 
 
 def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
-    """Yield what is found here.
+    """Yield the outcomes of all checks of this machine.
 
     Args:
-        experiment: what runs.
-        rules: rules of the planned jobs: what none of them reads is not looked at. None for everything.
+        experiment: the experiment to run.
+        rules: rules of the planned jobs; only their inputs are checked. None for everything.
         folder: the working directory.
     """
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
+    # Check a folder once, under the first of its keys: in reversed order, the first one overwrites the others.
     models = {model.folder: model for model in reversed(loaded_here(experiment))}
     for model in reversed(models.values()):
         if not _any(rules, set(model.rules)):
@@ -82,7 +83,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
             continue
         problems = list(chat_templates(experiment, model, folder))
         yield from problems
-        is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests know the prompts of the embedded one
+        is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests cover the embedded ones
         if model.rules == sizing.ASKING and rules is None and is_own and not problems and TRANSFORMERS:
             from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
@@ -96,20 +97,20 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
 
 
 def loaded_here(experiment: Experiment) -> list[LoadedModel]:
-    """Return the models that jobs load; another trainer than ours reads an agent from its own place."""
+    """Return the models that jobs load; an external trainer loads the agent by its own configuration."""
     is_native = experiment.intention.engine == "native"
     return [model for model in sizing.loaded(experiment) if is_native or model.key != AGENT]
 
 
 def repository_of(name: str) -> str:
-    """Return the repository on the hub of a model folder: of a known name, or of the form OWNER/NAME; else nothing."""
+    """Return a model folder's repository on the hub, for a known name or the form OWNER/NAME; otherwise empty."""
     path = PurePath(name)
     is_own = path.is_relative_to(MODELS) or path.is_relative_to(WORLD)
     return PUBLISHED.get(path.name, name if HUB_NAME.fullmatch(name) and not is_own else "")
 
 
 def files_read(experiment: Experiment, model: LoadedModel) -> tuple[tuple[str, ...], tuple[model_folders.AnyOf, ...]]:
-    """Return the files that the readers of a model folder open, and files of which one is enough."""
+    """Return the required files of a model folder, and groups of files of which one is enough."""
     if model.key == AGENT:
         return ("config.json",), TOKENIZERS.get(experiment.intention.model.codec, ())
     if model.rules == sizing.ASKING:
@@ -118,7 +119,7 @@ def files_read(experiment: Experiment, model: LoadedModel) -> tuple[tuple[str, .
 
 
 def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Outcome:
-    """Return whether a model folder is whole, and what brings it."""
+    """Check that a model folder is complete; otherwise return the way to get it."""
     key, name, _ = model
     files, any_of = files_read(experiment, model)
     problems = model_folders.problems_of(folder / name, files=files, any_of=any_of)
@@ -138,7 +139,7 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
 
 
 def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> Iterator[Outcome]:
-    """Yield a problem where the chat template of a model folder fails at the system text of its prompts."""
+    """Yield a problem if the chat template of a model folder fails on the system text of its prompts."""
     check = f"chat template of {model.folder}"
     if model.key == AGENT and experiment.intention.model.codec == "hf":
         template = ChatTemplate.of(folder / model.folder, "tool_use")
@@ -155,10 +156,10 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
 
 
 def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outcome]:
-    """Yield a problem where this machine has not the CUDA devices that jobs which run on it compute on.
+    """Yield a problem if jobs need a CUDA device and this machine has none.
 
     Args:
-        jobs: resources of each job, `rule` among them.
+        jobs: resources of each job, including `rule`.
         devices: the folder of device files.
     """
     computing = [job for job in jobs if str(job.get("device") or "").startswith("cuda")]
@@ -176,22 +177,22 @@ def gpus(jobs: Sequence[Job], *, devices: Path = Path("/dev")) -> Iterator[Outco
 
 
 def of_known_size(experiment: Experiment, jobs: Sequence[Job], folder: Path) -> list[Job]:
-    """Return the jobs whose model folder is there, if they load one: nobody knows on what another would compute."""
+    """Return the jobs that load no model, or whose model folder exists: its size decides between CPU and GPU."""
     return [job for job in jobs if (folder / sizing.model_of(experiment, str(job["rule"]))).is_dir()]
 
 
 def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
-    """Yield whether each file system takes files and has room; without that of the ledger, a run keeps no answers."""
+    """Check that each file system is writable and has space; for the ledger's, lack of space is only a warning."""
     seen = set()
     for folder in (*folders, *([ledger] if ledger else [])):
         location = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
-        seen.add(device)
+        seen.add(device)  # one outcome per disk
         free, check, do = (
             shutil.disk_usage(location).free,
             f"disk of {folder}",
-            "Lay results or store.folder elsewhere.",
+            "Set results or store.folder to another disk.",
         )
         try:
             with tempfile.TemporaryFile(dir=location):
@@ -204,11 +205,11 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
             yield ok(check, found)
         else:
             complaint = warning if folder == ledger else problem
-            yield complaint(check, "0.1 GB free", found=found, do=f"Make room. {do}")
+            yield complaint(check, "0.1 GB free", found=found, do=f"Free some space. {do}")
 
 
 def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: Path) -> Iterator[Outcome]:
-    """Yield whether the raw files and image folders of the configured studies are there."""
+    """Check that the raw files and image folders of the configured studies exist."""
     for raw in raw_files(experiment):
         if _any(rules, raw.rules):
             yield _present(raw.key, raw.names, folder, raw.page)
@@ -218,7 +219,7 @@ def raw_data(experiment: Experiment, *, rules: Collection[str] | None, folder: P
 
 
 class RawInputs(NamedTuple):
-    """Raw files and image folders of a key of the configuration, their readers, and the page about them."""
+    """Raw files and image folders of a configuration key, the rules that read them, and their documentation."""
 
     key: str
     names: list[str]
@@ -239,10 +240,10 @@ def raw_files(experiment: Experiment) -> Iterator[RawInputs]:
 
 
 def data(experiment: Experiment, folder: Path) -> Iterator[Outcome]:
-    """Yield what each split's files and images are, read whole as the first job reads them, and what both ask.
+    """Read all files and images of each split like the first job, and yield counts or problems.
 
     Args:
-        experiment: what runs.
+        experiment: the experiment to run.
         folder: the working directory.
     """
     of_files = {key: data for key, data in experiment.data_sets.items() if data.source == "files"}
@@ -298,9 +299,9 @@ def _present(key: str, names: list[str], folder: Path, page: str) -> Outcome:
             key,
             "raw files and folders with images",
             found=f"absent or empty: {', '.join(absent)}",
-            do=f"Put them there ({page}), or name their places in {key}.",
+            do=f"Put them there ({page}), or set their paths in {key}.",
         )
-    return ok(key, f"{len(names)} files and folders there")
+    return ok(key, f"{len(names)} files and folders exist")
 
 
 def _holds_something(path: Path) -> bool:

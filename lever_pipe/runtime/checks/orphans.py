@@ -1,4 +1,4 @@
-"""Jobs that an earlier controller of this folder left in the queue: it was killed, and they go on writing its files."""
+"""Find queued jobs of an earlier, killed run of this folder, which would still write to its files."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lever_pipe.runtime.checks.findings import Outcome, ok, problem
 from lever_pipe.runtime.slurm import squeue as slurm
 
 LOGS = Path(".snakemake/slurm_logs")
-"""Where the executor plugin keeps its jobs' logs: a folder that has it was once run on SLURM."""
+"""Folder of the executor plugin's job logs; it exists only if this working directory was used with SLURM."""
 PREFIX = "lever_pipe"
-"""Of the names of jobs under profiles/slurm."""
+"""Prefix of job names, as set in profiles/slurm."""
 CHECK = "earlier jobs"
 DISPLAY_LIMIT = 20
 ANSWER = "an answer of squeue about jobs of an earlier run, which would write this run's files"
-UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` says UP."
-COMMENTS = ("rule_", "group_")  # how the plugin's comments begin
+UNKNOWN = "Make sure that none is left, or start the run again when `scontrol ping` prints UP."
+COMMENTS = ("rule_", "group_")  # prefixes of the plugin's job comments
 
 
 def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
-    """Return this user's queued jobs that belong to this working directory; None when SLURM does not answer.
+    """Return this user's queued jobs in this working directory; None if SLURM does not answer.
 
-    The job that this process itself runs in is none of them.
+    The job in which this process runs is excluded.
 
     Args:
-        prefix: of the names of Snakemake's jobs; without one, the plugin's comment tells them from others.
+        prefix: prefix of the names of Snakemake's jobs; if empty, the plugin's comment identifies them.
         folder: the working directory.
     """
     queued, this_job = slurm.queued_jobs(), os.environ.get("SLURM_JOB_ID", "")
@@ -36,24 +36,24 @@ def find(prefix: str, folder: Path) -> list[slurm.QueuedJob] | None:
     return [
         job
         for job in queued
-        if os.path.realpath(job.folder) == os.path.realpath(folder)
-        and job.id.partition("+")[0] != this_job  # + counts parts of a heterogeneous job
+        if os.path.realpath(job.folder) == os.path.realpath(folder)  # either path may contain links
+        and job.id.partition("+")[0] != this_job  # + separates the component of a heterogeneous job
         and (job.name.startswith(f"{prefix}_") if prefix else job.comment.startswith(COMMENTS))
     ]
 
 
 def may_be_left(folder: Path) -> bool:
-    """Tell, without a question, whether jobs of a run on SLURM could be left here: it had some, and has `squeue`."""
+    """Return whether SLURM jobs of an earlier run may exist: the folder has their logs, and `squeue` is installed."""
     return (folder / LOGS).exists() and shutil.which("squeue") is not None
 
 
 def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = problem) -> Outcome:
-    """Look for such jobs: while one is left, no run of this folder may begin.
+    """Return a problem if the queue contains jobs of an earlier run: until they end, no run of this folder may start.
 
     Args:
-        prefix: of the names of Snakemake's jobs.
+        prefix: prefix of the names of Snakemake's jobs.
         folder: the working directory.
-        silence: how grave it is that SLURM does not answer whether there are any.
+        silence: the kind of outcome if SLURM does not answer, `problem` or `warning`.
     """
     jobs = find(prefix, folder)
     if jobs is None:
@@ -66,7 +66,7 @@ def check(prefix: str, folder: Path, *, silence: Callable[..., Outcome] = proble
 
 
 def described(jobs: list[slurm.QueuedJob]) -> list[str]:
-    """Return a line a job: id, state, and rule with wildcards."""
+    """Return one line per job: id, state, and rule with wildcards."""
     lines = []
     for job in jobs[:DISPLAY_LIMIT]:
         rule, _, wildcards = job.comment.removeprefix("rule_").partition("_wildcards_")

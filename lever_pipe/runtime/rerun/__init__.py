@@ -1,1 +1,1 @@
-"""What runs again: checked by the content of files and by manifests, told in sentences, skipped where it is made."""
+"""Content-based reruns: check artifacts by manifests and digests, explain reruns, and skip finished jobs."""

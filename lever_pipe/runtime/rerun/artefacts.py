@@ -1,4 +1,4 @@
-"""Artefacts on disk: the manifests below the results, and where the files lie that they name."""
+"""Artifacts on disk: the manifests below the results, and the current paths of their files."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
 
 NO_MANIFESTS = frozenset(("ledger", "train2014", "val2014", "state"))
-"""Folders below the results that hold many files and no manifest."""
+"""Folders below the results with many files and no manifest; the search skips them."""
 TIMESTAMP = ".snakemake_timestamp"
-"""Snakemake's carrier of a folder's time."""
+"""Snakemake's file for a folder's modification time."""
 MANIFEST = "manifest"
-"""The name of its manifest among an artefact's files."""
+"""The name of its manifest among an artifact's files."""
 
 
 class Artefact(NamedTuple):
-    """A manifest, where its files lie now, and, once checked by their contents, what they are worth.
+    """A manifest, the current paths of its files, and the findings of `decision.check`, empty before the check.
 
     Attributes:
         manifest: the manifest's path.
-        origin: what it says; None if it cannot be read.
-        paths: name -> path; those under the results follow them where these were moved.
-        other: in what another call has made it: stage, configuration, code or set of files.
-        missing: inputs and outputs that are not there.
-        changed: inputs that have another content than it was made from.
-        damaged: outputs that are not whole, or that got another content without another time.
-        replaced: outputs that got another content later, and its digest: somebody put them there.
+        origin: its content; None if it cannot be read.
+        paths: name -> path; paths below the results are adjusted if the results were moved.
+        other: differences to a call: stage, configuration, code, library versions or set of files.
+        missing: names of missing inputs and outputs.
+        changed: inputs whose content differs from the recorded one.
+        damaged: outputs that are incomplete, or whose content changed while the time did not.
+        replaced: outputs that a user changed later -> digest of the new content.
     """
 
     manifest: Path
@@ -45,7 +45,7 @@ class Artefact(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return why the artefact has to be made again; nothing if it has not."""
+        """Return the reason to make the artifact again; empty if it is valid."""
         if self.origin is None:
             return f"{self.manifest} cannot be read"
         parts = [f"of another {', '.join(self.other)}"] if self.other else []
@@ -60,16 +60,16 @@ class Artefact(NamedTuple):
 
     @property
     def written(self) -> list[Path]:
-        """Return the outputs, the manifest among them."""
+        """Return the outputs, including the manifest."""
         return [path for name, path in self.paths.items() if self.origin is not None and name not in self.origin.inputs]
 
 
 def read_artefact(manifest: Path) -> Artefact:
-    """Return the artefact of a manifest, which nobody has scored yet."""
+    """Read the artifact of a manifest, without checking its files."""
     origin: Manifest | None = None
     with suppress(RecordError, OSError):
         origin = storage.read_row(manifest, Manifest)
-    if origin is not None and any("\0" in path for path in origin.paths.values()):  # no file has such a name
+    if origin is not None and any("\0" in path for path in origin.paths.values()):  # `open` would raise ValueError
         origin = None
     return Artefact(manifest, origin, _moved(origin.paths, manifest) if origin is not None else {}, (), (), (), (), {})
 
@@ -82,7 +82,7 @@ def manifests_below(results: Path) -> Iterator[Path]:
 
 
 def time_ns(path: Path) -> int:
-    """Return a file's or folder's time as Snakemake takes it; 0 without one."""
+    """Return a file's or folder's modification time by Snakemake's rules; 0 if it does not exist."""
     for candidate in (path / TIMESTAMP, path):
         with suppress(OSError):
             return candidate.stat().st_mtime_ns
@@ -90,14 +90,17 @@ def time_ns(path: Path) -> int:
 
 
 def set_time(path: Path, nanoseconds: int) -> None:
-    """Set a file's or folder's time as Snakemake takes it, if this user may."""
+    """Set a file's or folder's modification time by Snakemake's rules, if permitted."""
     carrier = path / TIMESTAMP if (path / TIMESTAMP).exists() else path
-    with suppress(OSError):  # a folder that may only be read: Snakemake looks at the job, and it is skipped then
+    with suppress(OSError):  # a read-only folder: Snakemake plans the job, and `skipping` skips it
         os.utime(carrier, ns=(nanoseconds, nanoseconds))
 
 
 def _moved(paths: Mapping[str, str], manifest: Path) -> dict[str, Path]:
-    """Return the paths as they are where the results were moved or copied to."""
+    """Return the paths of a manifest, adjusted if the results were moved or copied.
+
+    The recorded and the current path of the manifest have an equal end; the parts before it are the old and new root.
+    """
     then, now = Path(paths.get(MANIFEST, str(manifest))).parts, manifest.parts
     same = 0
     while same < min(len(then), len(now)) and then[-1 - same] == now[-1 - same]:
@@ -110,7 +113,7 @@ def _moved(paths: Mapping[str, str], manifest: Path) -> dict[str, Path]:
 
 
 class Maker(NamedTuple):
-    """Which artefact a file is an output of, and under which name."""
+    """The artifact that contains a file as output, and the output's name."""
 
     artefact: Artefact
     origin: Manifest
@@ -122,7 +125,7 @@ Makers = Mapping[str, Maker]
 
 
 def makers_of(artefacts: Iterable[Artefact]) -> dict[str, Maker]:
-    """Return the makers of all files that manifests state as their outputs, the manifests themselves among them."""
+    """Return the makers of all outputs of these artifacts, including the manifests themselves."""
     return {
         absolute(path): Maker(artefact, artefact.origin, name)
         for artefact in artefacts
@@ -133,5 +136,5 @@ def makers_of(artefacts: Iterable[Artefact]) -> dict[str, Maker]:
 
 
 def absolute(path: str | Path) -> str:
-    """Return a path by which files are compared; links are not resolved."""
+    """Return an absolute path for comparisons; links are not resolved."""
     return os.path.abspath(path)  # noqa: PTH100 - `resolve` follows links

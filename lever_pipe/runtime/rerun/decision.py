@@ -1,22 +1,23 @@
-"""How it is decided what runs again.
+"""Decide which jobs run again.
 
-An artefact is the files that one job makes. Its manifest, written last, says by which stage, config and code it was
-made, from which contents (`lever_pipe.base.contents`: never times), and what its outputs held. One question decides
-everywhere: **is the artefact whole, and what this very job would make of the inputs as they are now?** `check_call`
-says what is not so, `is_complete` whether nothing is. They are asked
+An artifact is the set of files that one job makes. Its manifest, written last, records the stage, config and code, the
+digests of the inputs (`lever_pipe.base.contents`: never times), and the digests of the outputs. One condition decides
+everywhere: **the artifact is complete, and this job would make the same from the current inputs.** `check_call` returns
+all violations, `is_complete` whether there are none. They are called
 
-* of each job that may be planned (`why_again`). Snakemake itself would compare times, trust an output that it has no
-  record of, and keep its records in one place that a user may delete. Here the manifest beside each artefact decides:
-  a touched or copied file reruns nothing, an exchanged one exactly what read it, what jobs of a killed run finished
-  counts for what it is, and a deleted `.snakemake` loses nothing. What is missing is made where somebody needs it;
-* when a job's turn comes (`skipping.Skipping`), its inputs being final: what ran above may have come out the same;
-* in the own Snakemake of a job on a cluster, before that removes anything (`skipping.completed_by_another_job`), and
-  in a stage that waited for another process with the same artefact (`lever_pipe.__main__`): that one may have made it;
-* when SLURM forgot a job before anybody saw it end (`slurm.watchdog`).
+* for each job that may be planned (`why_again`). Snakemake would compare times, trust an output without a record, and
+  keep its records in one place that a user may delete. Here the manifest next to each artifact decides. A touched or
+  copied file reruns nothing; a replaced file reruns only the jobs that read it. Outputs of jobs that finished in a
+  killed run stay valid, and deleting `.snakemake` loses nothing. Missing files are made if they are needed;
+* before a job starts (`skipping.Skipping`), when its inputs are final: upstream jobs may have made the same bytes;
+* in the job's own Snakemake process on a cluster, before it deletes old outputs
+  (`skipping.completed_by_another_job`), and in a stage that waited for another process with the same artifact
+  (`lever_pipe.__main__`): the other process may have made the artifact;
+* when SLURM dropped the record of a job whose end was not observed (`slurm.watchdog`).
 
-What a user forces runs (`is_wanted`). What somebody put in an output's place stays, and what reads it is made again.
-Another content with the time of the job is damage, and made good. Where anything is uncertain the answer is no: making
-a thing twice costs time only. `explain` tells the reasons by the same findings.
+Forced jobs always run (`is_wanted`). An output that a user replaced is kept, and the jobs that read it run again. A
+changed output with the job's modification time is damaged, and is made again. In doubt a job runs again, because
+that costs only time. `explain` derives its reasons from the same checks.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ from lever_pipe.runtime.snakemake_adapter import Job
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 SAME_TIME_NS = 1_000_000_000
-"""Snakemake gives the outputs of a job their times one after the other, when the job has ended."""
+"""Snakemake sets the times of a job's outputs one after the other at the job's end, so they differ slightly."""
 DISPLAY_LIMIT = 5
 UNREADABLE = ""
-"""In the place of a digest: there is something, and it is not whole."""
+"""Used instead of a digest: the file exists but is incomplete or unreadable."""
 
 
 def check(artefact: Artefact, digests: Digests) -> Artefact:
-    """Return what an artefact is worth. A missing file is no error: Snakemake makes what is needed."""
+    """Compare an artifact's files with its manifest. A missing file is not an error; Snakemake makes it on demand."""
     origin = artefact.origin
     if origin is None:
         return artefact
@@ -63,6 +64,7 @@ def check(artefact: Artefact, digests: Digests) -> Artefact:
     contents_now = {name: content_of(path, digests) for name, path in artefact.paths.items() if name in recorded}
     others = {name: digest for name, digest in contents_now.items() if digest not in (None, recorded[name])}
 
+    # A user's edit gets a new time; other content with the job's own time can only be corruption.
     strange = [name for name in others if name in origin.outputs and others[name] != origin.replaced.get(name)]
     of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.manifest)) <= SAME_TIME_NS]
     damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
@@ -84,7 +86,7 @@ def check_call(
     digests: Digests,
     versions: Mapping[str, str] = {},
 ) -> Artefact:
-    """Return what an artefact is worth to a call: of another one, no file needs to be read.
+    """Check an artifact against a call; skip reading files if its manifest is from another call.
 
     Args:
         manifest: the manifest.
@@ -93,7 +95,7 @@ def check_call(
         config: the stage's config as JSON.
         code: fingerprint of the stage's code.
         digests: contents of files.
-        versions: of the libraries that the stage computes with here.
+        versions: installed versions of the libraries that the stage computes with.
     """
     artefact, given = read_artefact(manifest), flat({n: file for n, file in files.items() if n != MANIFEST})
     origin = artefact.origin
@@ -108,7 +110,7 @@ def check_call(
 
 
 def other_versions(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the libraries that have another version now; one built for another machine is the same."""
+    """Return name -> (old, new) of the libraries with a new version; local build suffixes (`+cpu`) are ignored."""
     both = {name: (then[name], now[name]) for name in now if name in then}
     return {name: (was, present) for name, (was, present) in both.items() if _public(was) != _public(present)}
 
@@ -118,7 +120,7 @@ def _public(version: str) -> str:
 
 
 def set_rerun_on_library_versions(is_on: bool) -> None:
-    """Let another version of a library be a reason to compute again in this process, or none."""
+    """Set whether a changed library version is a reason to compute again in this process."""
     _rerun_on["versions"] = is_on
 
 
@@ -126,7 +128,7 @@ _rerun_on = {"versions": True}
 
 
 def versions_for(stage: str, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions here of what a stage computes with; none where they are no reason to compute again."""
+    """Return the installed versions of a stage's libraries; none if versions are no reason to compute again."""
     here = _installed() if _rerun_on["versions"] else {}
     return {name: here[name] for name in snapshot.code_of(stage, plugins_of(stage, config)).libraries if name in here}
 
@@ -137,17 +139,17 @@ def _installed() -> dict[str, str]:
 
 
 def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the modules that a stage's config selects by name; none for a stage of another version."""
+    """Return the modules that a stage's config selects by name; none for a stage of another package version."""
     identity = IDENTITIES.get(stage)
-    with suppress(ValueError):
+    with suppress(ValueError):  # pydantic: the config was written by another version of this package
         return plan.plugins_of(identity.config.model_validate(config)) if identity else ()
     return ()
 
 
 def is_complete(manifest: Path, files: Files, **call: Any) -> bool:
-    """Return whether an artefact is whole and what this very call would make; the arguments are those of `check_call`.
+    """Return whether an artifact is complete and equals the result of this call; for arguments see `check_call`.
 
-    The manifest must name the same stage, config and code, and all files of the call with the contents they have now.
+    The manifest must name the same stage, config and code, and all files of the call with their current contents.
     """
     try:
         checked = check_call(manifest, files, **{"digests": Digests()} | call)
@@ -161,7 +163,7 @@ def is_complete(manifest: Path, files: Files, **call: Any) -> bool:
 
 
 def call_of(job: Job) -> dict[str, Any]:
-    """Return what a planned job calls its stage with."""
+    """Return the arguments of `check_call` for a planned job."""
     spec, files = json.loads(str(job.params.spec)), files_of(job.input) | files_of(job.output)
     identity = {"stage": job.rule.name, "config": spec["config"], "code": spec["code"]}
     identity["versions"] = versions_for(job.rule.name, spec["config"])
@@ -169,20 +171,20 @@ def call_of(job: Job) -> dict[str, Any]:
 
 
 def has_manifest(job: Job) -> bool:
-    """Return whether a job writes a manifest; a rule of a user's own need not."""
+    """Return whether a job writes a manifest; a user's own rules may not."""
     return MANIFEST in set(job.output.keys()) and hasattr(job.params, "spec")
 
 
 def why_again(job: Job, by_identity: bool) -> str:
-    """Return why a job's artefact has to be made again; nothing for one that is as made, and for one that never was.
+    """Return the reason to make a job's artifact again; empty if it is valid or does not exist.
 
-    What is missing is not asked for here: Snakemake makes what somebody needs.
+    Missing files are no reason here: Snakemake makes them if they are needed.
 
     Args:
         job: a job that may be planned, with a manifest.
-        by_identity: whether another configuration or code is a reason.
+        by_identity: whether a changed configuration or code is a reason.
     """
-    if not any(map(os.path.lexists, job.output)):
+    if not any(map(os.path.lexists, job.output)):  # lexists: a broken link is an output, too
         return ""
     call, digests = call_of(job), contents.remembered()
     artefact = check_call(**call, digests=digests)
@@ -193,9 +195,10 @@ def why_again(job: Job, by_identity: bool) -> str:
 
 
 def is_from_this_plan(job: Job) -> bool:
-    """Return whether a job that nobody saw end has made its artefact; of a group of jobs nothing is known.
+    """Return whether a job whose end was not observed has made its artifact; always False for a group of jobs.
 
-    A manifest older than the plan of this invocation is about to be made again: its input changed, or a user wants it.
+    A manifest older than this invocation's plan does not count: it is to be made again, because its input changed or
+    the user forces the job.
     """
     if job.is_group() or not has_manifest(job):
         return False
@@ -208,46 +211,47 @@ def is_from_this_plan(job: Job) -> bool:
 
 
 def before_plan(results: Path) -> None:
-    """Note and tell what is not as the manifests below the results say."""
+    """Record replaced outputs in the manifests below the results, and warn of replaced or damaged files."""
     digests = contents.remembered()
     artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     for artefact in artefacts:
         try:
             accept(artefact)
         except (LeverPipeError, OSError) as error:  # another user's results
-            log.warning(f"{artefact.manifest}: what somebody replaced is not noted: {error}")
+            log.warning(f"{artefact.manifest}: a replaced output is not recorded: {error}")
     digests.save()
     for line in complaints(artefacts):
         log.warning(line)
 
 
 def accept(artefact: Artefact) -> None:
-    """Note in the manifest what somebody put in the place of an output, so that it counts for that from now on.
+    """Record a user's replacement of outputs in the manifest, so that it is valid from now on.
 
-    A file that comes without being noted, and with the time of its job, counts as damaged.
+    An unrecorded change of a file that has its job's modification time counts as damage.
     """
     origin, manifest = artefact.origin, artefact.manifest
     if origin is None or artefact.replaced == origin.replaced:
         return
-    if read_artefact(manifest).origin == origin:  # else a job has made it again meanwhile
-        written = time_ns(manifest)
+    if read_artefact(manifest).origin == origin:  # otherwise a job has made it again
+        written = time_ns(manifest)  # kept, because `check` compares the outputs' times with it
         storage.write_row(manifest, origin.model_copy(update={"replaced": dict(artefact.replaced)}))
         set_time(manifest, written)
 
 
 def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
-    """Yield a line for each damaged or replaced file and each manifest that cannot be read, up to a number."""
+    """Yield a line for each damaged or replaced file and each unreadable manifest, up to `DISPLAY_LIMIT`."""
     lines = []
     for artefact in artefacts:
         if artefact.origin is None:
-            lines.append(f"{artefact.manifest}: expected a manifest; what it stands for is made again if needed")
+            lines.append(f"{artefact.manifest}: expected a readable manifest; its outputs are made again if needed")
         damaged, replaced = ([artefact.paths[n] for n in names] for names in (artefact.damaged, artefact.replaced))
         lines += [
-            f"{path}: expected what its manifest says; found damage. It is made again if needed" for path in damaged
+            f"{path}: expected the content in its manifest; found damage. It is made again if needed"
+            for path in damaged
         ]
         lines += [
-            f"{path}: not what its rule made: somebody replaced it. What reads it is made again; to have the "
-            "rule's own back, delete it"
+            f"{path}: replaced by a user after its rule made it. Jobs that read it run again; to get the rule's own "
+            "output back, delete the file"
             for path in replaced
         ]
     yield from lines[:DISPLAY_LIMIT]
@@ -257,7 +261,7 @@ def complaints(artefacts: Sequence[Artefact]) -> Iterator[str]:
 
 
 def content_of(path: Path, digests: Digests) -> str | None:
-    """Return the digest of what lies there: None for nothing, `UNREADABLE` for what is not whole."""
+    """Return the digest of a file or folder: None if it is missing, `UNREADABLE` if it is incomplete."""
     try:
         return digests.of(path)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Why planned jobs would run: each job's own causes, and which other jobs it only follows.
+"""Explain why planned jobs would run: each job's own causes, and the planned jobs that it depends on.
 
-`decision` finds what an artefact is worth; here it becomes causes, which `lever-pipe why` tells in sentences
-and `plan` in a few words (`in_short`).
+`decision` checks artifacts; this module converts its findings to causes. `lever-pipe why` prints them as sentences,
+`lever-pipe plan` in a few words (`in_short`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ CODE_FOLDER = "code"
 
 
 class Cause(NamedTuple):
-    """Why a job would run, without regard to other jobs: the end of a sentence with `because`, and a few words."""
+    """A job's own reason to run, other jobs aside: the end of a sentence with `because`, and a few words."""
 
     text: str
     short: str
 
 
 class Explained(NamedTuple):
-    """A planned job with why it would run.
+    """A planned job with its reasons to run.
 
     Attributes:
         manifest: its manifest's path; empty for a rule without one.
-        causes: its own; where there are none, it runs at most as a consequence.
-        follows: places of the planned jobs whose outputs it reads.
+        causes: its own causes; without any, it runs only if an upstream job changes its inputs.
+        follows: indices of the planned jobs whose outputs it reads.
     """
 
     job: PlannedJob
@@ -51,18 +51,18 @@ class Explained(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Return whether it runs, runs only if another job's output changes, or counts as made already."""
+        """Return `RUNS`, `ONLY_IF` another job's output changes, or `UNCHANGED`."""
         return RUNS if self.causes else ONLY_IF if self.follows else UNCHANGED
 
     @property
     def in_short(self) -> str:
-        """Return in a few words why it would run."""
+        """Return the reasons in a few words."""
         causes = list(dict.fromkeys(cause.short for cause in self.causes))
         return first(causes) or ("input rebuilt" if self.follows else UNCHANGED)
 
 
 def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> list[Explained]:
-    """Return why each planned job would run, in the order of the plan; code records lie below the results."""
+    """Explain each planned job, in the order of the plan; `results` is the folder with the code records."""
     remade = {absolute(path): i for i, job in enumerate(jobs) for path in job.outputs}
     explained = []
     for i, job in enumerate(jobs):
@@ -73,6 +73,7 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
         if artefact is not None and job.call is not None:
             causes += _input_causes(job.call, artefact, remade, digests)
         paths = job.inputs if job.call is None else [path for paths in job.call.inputs.values() for path in paths]
+        # Inputs without a planned maker get the job's own index, and are dropped with it.
         follows = dict.fromkeys(remade[name] for name in map(absolute, paths) if remade.get(name, i) != i)
         name = label(job.rule, manifest or next(iter(job.outputs), ""))
         explained.append(Explained(job, name, manifest, tuple(causes), tuple(follows)))
@@ -80,9 +81,9 @@ def explain(jobs: Sequence[PlannedJob], *, results: Path, digests: Digests) -> l
 
 
 def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the places of the targets and of all planned jobs above them with their distance, nearest first."""
+    """Return (index, distance) of the targets and of all planned jobs upstream of them, nearest first."""
     distance = dict.fromkeys(targets, 0)
-    queue = list(targets)
+    queue = list(targets)  # grows during the loop: a breadth-first search, so the first distance is the shortest
     for location in queue:
         for other in explained[location].follows:
             if other not in distance:
@@ -92,15 +93,13 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
 
 
 def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterator[Cause]:
-    """Yield a job's causes but those of the user and of its inputs, nearest to the user first."""
+    """Yield a job's causes in its outputs, configuration, code and libraries, but not in triggers or inputs."""
     missing = [path for path in job.outputs if not Path(path).exists()]
     origin = [path for path in job.outputs if path not in missing]
     if artefact is None and not origin:
         yield Cause("there is none here yet", "missing output")
     elif artefact is None:
-        yield Cause(
-            f"it has no manifest, so nobody can tell whether it is whole ({first(origin)})", "incomplete output"
-        )
+        yield Cause(f"it has no manifest, so it may be incomplete ({first(origin)})", "incomplete output")
     elif artefact.origin is None:
         yield Cause(f"the manifest {artefact.manifest} cannot be read", "unreadable manifest")
     else:
@@ -113,7 +112,7 @@ def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterat
 
 
 def _identity_causes(origin: Manifest, call: PlannedCall, results: Path) -> Iterator[Cause]:
-    """Yield in which keys, modules and libraries a call differs from the one that made an artefact."""
+    """Yield the keys, modules and libraries in which a call differs from the one that made an artifact."""
     was, now = flat(origin.config), flat(call.config)
     for key in dict.fromkeys([*now, *was]):
         if (key in now) != (key in was) or now.get(key) != was.get(key):
@@ -138,9 +137,9 @@ def _value(value: Any) -> str:
 def _input_causes(
     call: PlannedCall, artefact: Artefact, remade: Mapping[str, int], digests: Digests
 ) -> Iterator[Cause]:
-    """Yield what differs between the inputs of a planned job and those of its artefact.
+    """Yield the differences between the inputs of a planned job and those of its artifact.
 
-    What a planned job makes again (`remade`) is not known yet.
+    Skip inputs that a planned job makes again (`remade`), because their new content is unknown.
     """
     if (origin := artefact.origin) is None:
         return
@@ -169,7 +168,7 @@ def _input_causes(
 
 
 def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
-    """Return the images of a listing that differ from those in the examples of an artefact, each with its state."""
+    """Return the images of a listing that differ from those in an artifact's examples, each with its state."""
     if artefact.origin is None or artefact.origin.stage != own_images.STAGE or name != own_images.LISTING:
         return []
     with suppress(RecordError):
@@ -179,7 +178,7 @@ def _other_images(name: str, listing: Path, artefact: Artefact) -> list[str]:
 
 
 def _other_content(name: str, path: str, origin: Manifest) -> str:
-    """Return that an input is not what was read, with the tensors that differ, as far as these are recorded."""
+    """Return the text for a changed input, with the names of changed tensors if these were recorded."""
     if (then := origin.tensors.get(name)) is None:
         return "has other content"
     now = contents.in_short(contents.tensors_of(Path(path)))
@@ -188,7 +187,7 @@ def _other_content(name: str, path: str, origin: Manifest) -> str:
 
 
 class CodeRecord(Row):
-    """The modules behind a fingerprint, of which `<results>/code/<fingerprint>.json` serves every artefact."""
+    """The modules of a code fingerprint; all artifacts share the file `<results>/code/<fingerprint>.json`."""
 
     python: str  # `3.11`
     modules: dict[str, str]  # module without the package's name -> digest of its syntax tree
@@ -197,7 +196,7 @@ class CodeRecord(Row):
 def record_code(
     results: Path, stage: str, plugins: tuple[str, ...], code: str, *, root: Path = provenance.PACKAGE
 ) -> None:
-    """Write what a planned stage's fingerprint consists of, unless it is known or the modules are other ones now."""
+    """Write the modules of a planned stage's fingerprint, unless recorded already or edited since."""
     path = results / CODE_FOLDER / f"{code}.json"
     if not path.exists() and provenance.code_of(stage, plugins, root=root) == code:
         modules = provenance.modules_of(stage, plugins, root=root)
@@ -207,7 +206,7 @@ def record_code(
 def code_differences(
     results: Path, code: str, stage: str, plugins: tuple[str, ...], *, root: Path = provenance.PACKAGE
 ) -> list[str] | None:
-    """Return in what the code of an artefact differs from a stage's present one; None without a record of it."""
+    """Return the differences between an artifact's code and a stage's current code; None without a record."""
     try:
         then = storage.read_row(results / CODE_FOLDER / f"{code}.json", CodeRecord)
     except (RecordError, OSError):

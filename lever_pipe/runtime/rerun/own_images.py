@@ -1,8 +1,8 @@
-"""The image files of a user's own data: their digests, in a listing for each split that `prepare_examples` reads.
+"""Digests of a user's own image files, in a listing for each split that `prepare_examples` reads.
 
-The main process writes the listing while it plans. An exchanged image is then an input with other content, so reruns,
-the store and jobs on a node treat images as all other inputs. `Digests` caches by size, times and inode: a later plan
-reads only images that changed.
+The main process writes the listing while it plans. A replaced image then changes an input, so reruns, the store and
+jobs on a node treat images as all other inputs. `Digests` caches by size, times and inode: a later plan reads only
+images that changed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lever_pipe.runtime.rerun.why_names import first
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 STAGE, LISTING, EXAMPLES = "prepare_examples", "image_listing", "examples"
-"""The stage that reads images first, its input that lists them, and its output that records them."""
+"""The first stage that reads images, its input with their listing, and its output with their digests."""
 MISSING, UNREADABLE, OTHER = "is missing", "is unreadable", "has other content"
 SECONDS_BETWEEN_LINES = 15.0
 
 
 def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[str, str]:
-    """Write the digest of each image that a split reads; return name -> digest, `MISSING` or `UNREADABLE`.
+    """Write the digest of each image of a split; return name -> digest, `MISSING` or `UNREADABLE`.
 
-    Keep a listing with the same content. Names are relative to the folder of images, so data may move.
+    An equal listing is not rewritten. Names are relative to the folder of images, so that data may move.
 
     Args:
         path: the listing.
@@ -41,7 +41,7 @@ def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[
     """
     folder = _folder(data, split)
     prompts = _splits.asked_images(_questions(data, split), data, split, with_spares=True)
-    if prompts is None:  # a reader that does not name its images
+    if prompts is None:  # the reader does not list its images: take the whole folder
         names = [str(file.relative_to(folder)) for file in contents.files_below(folder)]
     else:
         names = list(prompts)

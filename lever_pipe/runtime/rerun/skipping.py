@@ -1,9 +1,9 @@
-"""A job whose artefact is made, or in the store, is not run: asked anew when its turn comes and its inputs are final.
+"""Skip planned jobs whose artifact is valid or in the store, checked before each job starts, with final inputs.
 
-Snakemake plans before the first job: where one job runs, all that depends on it is planned, too. But a job that runs
-again may yield the very same bytes. So each planned job is asked again, in the main process and before anything is
-removed or submitted: if its artefact is made (`decision.is_complete`), or if the store has what it would make, then it
-counts as done. On a cluster nothing is queued for it. A job that the user forces runs.
+Snakemake plans before the first job starts: if a job runs, all its dependents are planned, too. But a job that runs
+again may write the same bytes. So each planned job is checked again, in the main process, before its outputs are
+removed or it is submitted. If its artifact is complete (`decision.is_complete`), or the store has its outputs, the job
+counts as done. On a cluster, it is not queued. Forced jobs always run.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MAY_WRITE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALI
 
 
 class Skipping:
-    """Which jobs of an invocation need not run.
+    """Decide which planned jobs of an invocation to skip.
 
     Args:
-        store: what earlier runs made; None: only what lies in its place counts.
+        store: outputs of earlier runs; None: only artifacts in the working directory count.
 
     Attributes:
-        skipped: how many jobs were skipped, by why.
+        skipped: number of skipped jobs by reason.
     """
 
     def __init__(self, store: Store | None) -> None:
@@ -58,27 +58,28 @@ class Skipping:
         self._versions = provenance.installed_versions() | {"numerics": numerics.path()}
 
     def skip(self, job: Job) -> bool:
-        """Return whether a job's artefact is there, or put there from the store."""
+        """Return whether a job's artifact is complete; restore it from the store if possible."""
         for path in map(Path, job.log):
-            if path.is_symlink():  # Snakemake and the job write through it
+            if path.is_symlink():  # Snakemake and the job would write to the link's target
                 path.unlink()
         if job.is_group() or MANIFEST not in set(job.output.keys()):
             return False
         try:
             why = "" if is_wanted(job) else self._skip_reason(job)
-        except Exception as error:  # noqa: BLE001 - a look that fails must not end all other jobs
-            log.warning(f"{job.rule.name}: cannot tell whether it is made already, so it runs: {error!r}")
+        except Exception as error:  # noqa: BLE001 - a failed check must not end all other jobs
+            log.warning(f"{job.rule.name}: cannot check whether it is made already, so it runs: {error!r}")
             return False
         if why:
             self.skipped[why] += 1
         return bool(why)
 
     def foresee(self, dag: Dag) -> dict[Job, str]:
-        """Return the planned jobs that will be skipped, as far as that is known before one has run, each with why.
+        """Return the planned jobs that will be skipped with reasons, as far as known before the run.
 
-        What a planned job reads is known where nobody makes it again, or where who makes it is skipped.
+        The contents of a job's inputs are known if no planned job makes them, or if that job is skipped.
         """
         digests, skipped, running = _Foreseen(self._digests), dict[Job, str](), set[Job]()
+        # In topological order, so that a job's dependencies are decided before the job.
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
@@ -101,7 +102,7 @@ class Skipping:
         return skipped
 
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
-        """Return the key of a job's work, what it reads and what it makes; no key where an input is not there."""
+        """Return the key of a job's work, its inputs and its outputs; the key is empty if an input is missing."""
         inputs, outputs = flat(files_of(job.input)), flat(files_of(job.output))
         outputs.pop(MANIFEST)
         try:
@@ -121,25 +122,27 @@ class Skipping:
             return UNCHANGED
         if (
             self._store is None or ownership.owner_of(manifest) is not None
-        ):  # a job of a killed run may write there still
+        ):  # a job of a killed run may still write the outputs
             return ""
         key, inputs, outputs = self._key_of(job, self._digests)
-        manifest.unlink(missing_ok=True)  # first: no manifest may stand beside the files of two jobs
+        # First, because a crash between the two steps must not leave a valid manifest next to other outputs.
+        manifest.unlink(missing_ok=True)
         manifest_row = self._store.restore(key, outputs, versions=self._versions)
         if manifest_row is None:
             return ""
         for log_file in job.log:
-            Path(log_file).unlink(missing_ok=True)  # of what lay there before
+            Path(log_file).unlink(missing_ok=True)  # it belongs to the replaced outputs
         paths = {name: str(path) for name, path in {**inputs, **outputs, MANIFEST: manifest}.items()}
         storage.write_row(manifest, manifest_row.model_copy(update={"paths": paths}))
         return STORED
 
 
 def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Return whether another job has made the artefact since the plan was saved; asked in a job's own Snakemake.
+    """Return whether another job has made the artifact since the plan was saved; runs in a job's own Snakemake.
 
-    A job that was left in the queue by a main process that was killed may start when the present one has the artefact
-    made, and would take it away from those that read it. So it waits for the first one's process and SLURM job.
+    After a killed run, one of its queued jobs and the job of the current run may both make the artifact. The second
+    one's Snakemake would delete outputs that other jobs already read. So it waits for the process and the SLURM job of
+    the first one.
     """
     if job.is_group() or not decision.has_manifest(job):
         return False
@@ -147,7 +150,7 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
     owner = ownership.owner_of(manifest)
     if owner is not None and not (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
         log.warning(f"{manifest.parent} is being made by another job: {owner}; waiting")
-        with ownership.owned(manifest):
+        with ownership.owned(manifest):  # blocks until the other process releases its lock
             pass
         while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
             sleep(SECONDS_BETWEEN_POLLS)
@@ -158,17 +161,17 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
 
 
 _requests: list[Callable[[Job], bool]] = []
-"""What the executors of this process ask. Snakemake makes them from its own settings alone, before `onstart`; what is
-skipped hangs on the configuration, which the rules read. In another workflow it stays empty."""
+"""Conditions of this process's executors to skip a job. Snakemake creates executors before `onstart` from its own
+settings, without this workflow's configuration, so they read this list. It stays empty in other workflows."""
 
 
 def skip_if(is_complete: Callable[[Job], bool]) -> None:
-    """Let the executors of this process skip the jobs of which this is true."""
+    """Set the condition on which the executors of this process skip a job."""
     _requests[:] = [is_complete]
 
 
 def report_completed(executor: Executor, jobs: list[Job]) -> list[Job]:
-    """Report the jobs as done that need not run, and return the others."""
+    """Report skipped jobs as successful, and return the others."""
     left = []
     for job in jobs:
         if any(is_complete(job) for is_complete in _requests):
@@ -179,10 +182,10 @@ def report_completed(executor: Executor, jobs: list[Job]) -> list[Job]:
 
 
 class _Foreseen(Digests):
-    """Contents as they will be when a plan's jobs begin, as far as that is known.
+    """Expected digests of files when a plan's jobs start, as far as they are known.
 
     Args:
-        now: contents as they are.
+        now: digests of the current files.
     """
 
     def __init__(self, now: Digests) -> None:
@@ -190,10 +193,10 @@ class _Foreseen(Digests):
         self._later: dict[str, tuple[Path, str] | None] = {}
 
     def of(self, path: Path) -> str:
-        """Return the digest of what will lie there; of what is not known, as of what is not there.
+        """Return the expected digest of a file or folder.
 
         Raises:
-            FileNotFoundError: there is nothing, or nobody knows.
+            FileNotFoundError: the file will not exist, or its content is unknown.
         """
         name = absolute(path)
         for location in (name, *map(str, Path(name).parents)):
@@ -206,7 +209,7 @@ class _Foreseen(Digests):
         return self._now.of(path)
 
     def note(self, job: Job, work: Work) -> None:
-        """Note where the store keeps what a planned job will have made, and its digest; of its manifest nothing."""
+        """Record path in the store and digest of a planned job's outputs; its manifest's content stays unknown."""
         for name, path in flat(files_of(job.output)).items():
             self._later[absolute(path)] = (
                 (work.outputs[name], work.manifest.outputs[name]) if name != MANIFEST else None
@@ -214,8 +217,8 @@ class _Foreseen(Digests):
 
 
 def _let_stand(job: Job) -> None:
-    """Give no input a time that Snakemake takes for one after the job's end, or it would remove the outputs."""
+    """Reset input times in the future: Snakemake would take them as changes after the job's end and remove outputs."""
     now_ns = time.time_ns()
     for path in map(Path, job.input):
-        if path.exists() and path.stat().st_mtime_ns > now_ns:  # of a clock that went ahead
+        if path.exists() and path.stat().st_mtime_ns > now_ns:  # another machine's clock is ahead
             os.utime(path)

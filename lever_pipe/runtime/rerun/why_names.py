@@ -1,4 +1,4 @@
-"""What jobs and artefacts are called in sentences, told by where their manifest lies."""
+"""Readable names of jobs and artifacts for messages, derived from the paths of their manifests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from lever_pipe.base.policy_names import PolicyName, values_in
 
 STUDIES = ("lever", "intention")
-"""Folders below the results that hold a study's artefacts."""
+"""Folders below the results with a study's artifacts."""
 DISPLAY_LIMIT = 3
 
 
 def label(stage: str, path: str) -> str:
-    """Return what an artefact is called: `GRPO beta 0.15 epoch 2 of seed 1 (world, base 5)`, `score_answers of ...`."""
+    """Return an artifact's name: `GRPO beta 0.15 epoch 2 of seed 1 (world, base 5)`, `score_answers of ...`."""
     is_answer = "answers" in PurePath(path).parts
     run = None if is_answer else PolicyName.in_path(path)
     if run:
@@ -38,11 +38,11 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with what is counted, as `1 job` or `1,200 jobs`."""
+    """Return a number with its noun, as `1 job` or `1,200 jobs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def first(names: Sequence[str], most: int = DISPLAY_LIMIT) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names and the number of further ones."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,1 +1,1 @@
-"""What the main process does on a SLURM cluster: checks before a run, watching, sizes of jobs, what failed."""
+"""SLURM support of the main process: queries, repeated submissions, and detection of lost jobs."""

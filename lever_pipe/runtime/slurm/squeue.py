@@ -1,4 +1,4 @@
-"""Questions to SLURM. Each has a time limit, and the answer is None when SLURM does not answer."""
+"""SLURM queries. Each has a time limit, and returns None if SLURM does not answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-MARK = "\x1f"  # between fields; no name, folder or comment holds it
+MARK = "\x1f"  # field separator; occurs in no name, folder or comment
 ANSWER_WITHIN = 20.0  # seconds
-USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # settings that would filter or reshape an answer
+USERS_OWN = re.compile(r"S(QUEUE|INFO|ACCT|CONTROL)_")  # user settings that would filter or reformat an answer
 FORGOTTEN = "Invalid job id"
 UNFINISHED = {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
 
@@ -44,37 +44,37 @@ def ask(*command: str, timeout: float = ANSWER_WITHIN) -> subprocess.CompletedPr
 
 
 def queued_jobs() -> list[QueuedJob] | None:
-    """Return this user's jobs that wait, run or end just now."""
+    """Return this user's pending, running and completing jobs."""
     form = MARK.join(("%i", "%T", "%j", "%k", "%Z"))
     answer = run("squeue", "--noheader", f"--user={os.getuid()}", f"--format={form}")
     return None if answer is None else [QueuedJob(*row) for row in _rows(answer, len(QueuedJob._fields))]
 
 
 def states_of(name: str) -> dict[str, str] | None:
-    """Return the state of every job of this name that the controller remembers, finished ones too, by id."""
+    """Return id -> state of all jobs of this name in the controller's memory, including finished ones."""
     answer = run("squeue", "--noheader", "--states=all", f"--name={name}", f"--format=%i{MARK}%T")
     return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
 
 
 def comments_of(name: str) -> dict[str, str] | None:
-    """Return the comment of every job of this name that the controller remembers, finished ones too, by id."""
+    """Return id -> comment of all jobs of this name in the controller's memory, including finished ones."""
     answer = run("squeue", "--noheader", "--states=all", f"--name={name}", f"--format=%i{MARK}%k")
     return None if answer is None else {row[0]: row[1] for row in _rows(answer, 2)}
 
 
 def state_of(job_id: str) -> str | None:
-    """Return the state of one job: as the controller says or, of one it has forgotten, the accounting.
+    """Return the state of one job from the controller or, if it has dropped the job's record, from the accounting.
 
     Returns:
-        "" for a job that neither knows. A job that the controller has forgotten does not run, so a state such as
-        RUNNING in the accounting counts as not known.
+        "" for an unknown job. A job whose record the controller has dropped does not run, so a state such as RUNNING
+        in the accounting counts as unknown.
     """
     reply = ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T")
     if reply is None or (reply.returncode and FORGOTTEN not in reply.stderr):
         return None
     if reply.returncode == 0 and reply.stdout.strip():
         return reply.stdout.split()[0]
-    configured = settings()
+    configured = settings()  # sacct needs slurmdbd
     if configured is None:
         return None
     if configured.get("AccountingStorageType") != "accounting_storage/slurmdbd":
@@ -96,7 +96,7 @@ def settings() -> dict[str, str] | None:
 
 
 def seconds(value: str) -> int | None:
-    """Return a setting such as `300 sec` as a number; None when it is none."""
+    """Parse a setting such as `300 sec`; return None if it does not start with a number."""
     digits = re.match(r"\d+", value)
     return int(digits[0]) if digits else None
 

@@ -1,9 +1,9 @@
-"""Repeat the submissions that a busy SLURM refuses.
+"""Repeat submissions that a busy SLURM refuses.
 
 snakemake-executor-plugin-slurm reports each refusal of `sbatch` as a failed attempt of the job. Snakemake then submits
-the job again at once, with more memory, and a controller that is busy for a second costs all attempts. Here a refusal
-that can pass is not reported: the same submission is repeated after a growing pause. Other refusals, such as an invalid
-partition, are reported as before.
+the job again at once, with more memory, so a controller that is busy for a second uses up all attempts. This module
+does not report temporary refusals: it repeats the same submission after a growing pause. Other refusals, such as an
+invalid partition, are still reported.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lever_pipe.runtime.slurm import squeue as slurm
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 60.0
-"""Each pause is twice the one before."""
+"""Each pause is twice the previous one."""
 TEMPORARY = re.compile(
     "|".join(
         [
-            # The controller, or the way to it, is busy or down.
+            # The controller or the network is busy or down.
             "Socket timed out",
             "Unable to contact slurm controller",
             "Unexpected message received",
@@ -56,20 +56,20 @@ TEMPORARY = re.compile(
         ]
     )
 )
-"""Errors of `sbatch` that can pass without a change of the request."""
+"""Temporary errors of `sbatch`: the same request may succeed later."""
 CALL = "sbatch call:"
-"""Begins the part of the plugin's message that quotes the command."""
+"""Start of the quoted command in the plugin's message; not searched, because names in it could match `TEMPORARY`."""
 
 Job = Any  # Snakemake's own
 Executor = Any  # the plugin's executor
 
 
 class BusyError(Exception):
-    """A refusal that can pass; its text is the message of the plugin."""
+    """A temporary refusal; its text is the plugin's message."""
 
 
 def is_temporary(message: str) -> bool:
-    """Return whether the plugin's message about a failed submission names an error that can pass."""
+    """Return whether the plugin's message about a failed submission contains a temporary error."""
     return TEMPORARY.search(message.partition(CALL)[0]) is not None
 
 
@@ -77,7 +77,7 @@ class Submissions:
     """The submissions of one executor.
 
     Args:
-        executor: of the plugin.
+        executor: the plugin's executor.
         seconds: time limit for the attempts to submit one job.
         report_submission: reports the SLURM job id and log file of a submitted job.
         report_error: reports a job that could not be submitted.
@@ -101,7 +101,7 @@ class Submissions:
         self._refusals: dict[Job, str] = {}
 
     def submit(self, job: Job, submit_once: Callable[[Job], None]) -> None:
-        """Submit a job, again while SLURM refuses it with an error that can pass."""
+        """Submit a job; repeat this while SLURM refuses it with a temporary error."""
         attempts = Retrying(
             retry=retry_if_exception_type(BusyError),
             wait=wait_exponential(multiplier=FIRST_PAUSE_SECONDS, max=LONGEST_PAUSE_SECONDS),
@@ -115,15 +115,16 @@ class Submissions:
                 self._attempt(job, submit_once, is_first=attempt.retry_state.attempt_number == 1)
 
     def postpone(self, job: Job, message: str) -> bool:
-        """Note a refusal that can pass; return False for any other."""
+        """Record a temporary refusal; return False for any other."""
         if not is_temporary(message):
             return False
         self._refusals[job] = message
         return True
 
     def _attempt(self, job: Job, submit_once: Callable[[Job], None], *, is_first: bool) -> None:
-        if self.cancelled.is_set():  # SLURM would run a job that nothing waits for
+        if self.cancelled.is_set():  # the run has ended: SLURM would run a useless job
             return
+        # The controller may have accepted the job although sbatch failed; a second submission would run it twice.
         if not is_first and self._adopt(job):
             return
         submit_once(job)
@@ -131,7 +132,7 @@ class Submissions:
             raise BusyError(refusal)
 
     def _adopt(self, job: Job) -> bool:
-        """Report the SLURM job of an attempt that timed out although the controller accepted it, if there is one."""
+        """Report the SLURM job of an earlier attempt, if the controller accepted it although sbatch timed out."""
         from snakemake_executor_plugin_slurm.utils import get_job_wildcards
 
         kind, wildcards = "group" if job.is_group() else "rule", get_job_wildcards(job)

@@ -241,7 +241,7 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
         "    CalledProcessError:\n"
         "    Command 'x' returned non-zero exit status 2.\n"
         "    log: absent.txt\n"
-        "What finished stays; the same command goes on.\n"
+        "Finished results are kept; the same command continues the run.\n"
     )
 
 

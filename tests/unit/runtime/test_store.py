@@ -187,7 +187,7 @@ def test_what_differs_from_its_manifest_is_not_kept(
     spoil(outputs)
     assert not store.put(key(0), manifest)
     (text,) = warnings(caplog)
-    assert f"{store.folder}: what train_rce_epoch has made is not kept" in text
+    assert f"{store.folder}: the outputs of train_rce_epoch are not stored" in text
     assert entries(store) == []
     assert tree(store.folder).get("staging") is None
 
