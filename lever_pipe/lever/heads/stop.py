@@ -23,8 +23,9 @@ class StopHead(GruHead):
 
     As outcome K + 1 it has the logit h . e / temperature - 1 + ln sum_k exp(logit_k), k over the remaining candidates.
     As published, the vector competes with each candidate separately. Its odds then fall with the size of the pool and
-    with every step that sharpens the scores, until no sample ends and nothing is learned about ending. The network does not
-    attend to the vector. Stored selections contain no information about ending, so only own samples train it.
+    with every step that sharpens the scores, until no sample ends and nothing is learned about ending. The network
+    does not attend to the vector. Stored selections contain no information about ending, so only the policy's own
+    samples train it.
     """
 
     stops = True
