@@ -14,7 +14,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main(results: str = "results") -> int:
-    """Take the picture of a finished run's report; return 1 where a browser or the report is missing."""
+    """Take the picture of a finished run's report; return 1 if a browser or the report is missing."""
     page = Path(results, "report.html").resolve()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None or not page.is_file():
