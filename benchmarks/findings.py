@@ -318,6 +318,7 @@ def main(results: str = "results/findings") -> int:
         (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
         with style.styled():
             for figure, draw in figures.items():
+                # Without matplotlib's version, so that equal figures have equal bytes.
                 draw(run).savefig(PAGES / f"{figure}.png", format="png", metadata={"Software": None})
         sys.stdout.write(f"{PAGES / name}.md\n")
     return 0

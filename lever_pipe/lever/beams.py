@@ -38,6 +38,7 @@ def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[Q
             pool: [(*beam, c) for beam in top for c in pool.candidates if c not in beam] for pool, top in beams.items()
         }
         prompts = [(pool.query_id, beam) for pool, top in beams.items() for beam in [*top, *grown[pool]]]
+        # Rounded before any comparison, so that the batch composition cannot change the beams.
         chance.update(zip(prompts, (round(p, DIGITS) for p in score(prompts)), strict=True))
         for pool, children in grown.items():
             ranked = sorted((-_worth(chance, pool.query_id, beam, settings), beam) for beam in children)
@@ -89,5 +90,6 @@ def span_probability(reply: LvlmReply) -> float:
 
     Source: Lever-Plus published code
     """
+    # The last log-probability belongs to the end of the turn.
     *span, _ = reply.token_log_probs[0]
     return min(1.0, math.exp(statistics.fmean(span)))

@@ -96,6 +96,7 @@ def with_repeats(picks_BS: Tensor, shots: int, n_pool: int) -> Tensor:
     The published decoding masks the picked candidates and takes the largest score. After all are picked, the first of
     the equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`. Ended selections stay ended.
     """
+    # 0 is the first candidate, which wins all ties; n_pool marks a selection that ended earlier.
     again_B1 = torch.where(picks_BS[:, -1:] < n_pool, 0, n_pool)
     return torch.cat([picks_BS, again_B1.expand(-1, shots - picks_BS.shape[1])], dim=1)
 

@@ -72,6 +72,7 @@ def log_softmax_without(scores: Scores, picks: Positions) -> Scores:
     """Return the log-probabilities of the next pick; positions already picked have minus infinity."""
     masked = scores.copy()
     masked[list(picks)] = -np.inf
+    # Shifted by the maximum, so that exp cannot overflow.
     shifted = masked - masked.max()
     result: Scores = shifted - np.log(np.exp(shifted).sum())
     return result

@@ -69,6 +69,7 @@ class Policy:
         folder = Path(folder)
         self.settings = storage.read_row(folder / SETTINGS, ReleasedPolicy)
         encoder, selector, model = self.settings.encoder, self.settings.selector, folder / ENCODER
+        # The selector was trained on this encoder's embeddings only.
         if (identity := contents.model_identity(str(model))) != encoder.model_identity:
             expected = f"{model}: expected the encoder {encoder.model_identity}"
             raise CheckpointError(expected, found=identity, do="Fetch the folder again, whole.")
@@ -104,12 +105,14 @@ class Policy:
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
         offered = self._sample(question, Path(image), *vectors) if pool is None else self._positions(pool)
         shots = self.settings.shots if k is None else k
+        # A selector with step embeddings can make only as many picks as it has embeddings.
         most = min(len(offered), self.settings.selector.steps or len(offered))
         if not 1 <= shots <= most:
             expected = f"k: expected 1 to {most}, by the candidates and the selector's steps"
             raise ConfigError(expected, found=str(shots), do="Ask for another number.")
         # The score of a candidate depends on no other example, so a table of the candidates suffices.
         candidates = EmbeddingTable(self._table.vectors[offered])
+        # The table of queries has a single row, 0.
         pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
         (selection,) = choose(self._module, candidates, self._table_of(*vectors), [pool_of_all], shots)
         return [self._train[offered[location]] for location in selection.demonstrations]

@@ -149,6 +149,7 @@ def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
     """Return the function that computes the configured reward of a scored trajectory."""
 
     def of(trajectory: Trajectory) -> float:
+        # As published: without a beam score, the quality is the negative log-probability.
         quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
         inputs = RewardInputs(
             correct=trajectory.vqa_correct,

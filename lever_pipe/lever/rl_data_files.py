@@ -170,6 +170,7 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
             "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
         }
         differing = (f"{key} {value} against {own}" for key, (value, own) in compared.items() if value != own)
+        # One difference suffices to show that the ids belong to another split.
         problems += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
     if problems:
         expected = f"{source}: expected positions in the {len(train)} train examples sorted by question id"
@@ -241,6 +242,7 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
 def _sample(query: ExampleId, used: Sequence[ExampleId], images: NDArray[np.str_], pools: PoolRule) -> list[ExampleId]:
     """Return train examples that fill a pool up to its size, in drawn order; fewer if not enough are eligible."""
     allowed = images != images[query] if pools.exclude_same_image else np.ones(len(images), dtype=bool)
+    # `require_train_examples` reports ids outside the split later.
     allowed[[i for i in (query, *used) if 0 <= i < len(images)]] = False
     eligible = np.flatnonzero(allowed)
     size = min(max(pools.size - len(used), 0), len(eligible))
@@ -265,6 +267,7 @@ def _row_contradictions(group: RlGroup) -> Iterator[str]:
     first: dict[tuple[object, ...], tuple[int, float]] = {}
     for rank, trajectory in enumerate(group.pointer_candidates):
         pointer, accuracy = trajectory.pointer, trajectory.vqa_acc_score
+        # Scores of different evaluation modes may differ, so each mode is checked separately.
         earlier, earlier_accuracy = first.setdefault((pointer, trajectory.vqa_eval_mode), (rank, accuracy))
         if abs(earlier_accuracy - accuracy) > ACCURACY_TOLERANCE:
             two = f"{earlier_accuracy:g} and {accuracy:g}"

@@ -114,6 +114,7 @@ def read_answered(
 
 def scoring_facts(answers: Sequence[Path]) -> dict[str, int]:
     """Return the number of distinct prompts in the files, and the number of answers that the cut leaves empty."""
+    # Policies of one batch share a file of answers.
     rows = (row for path in dict.fromkeys(answers) for row in storage.read_rows(path, AnswerRow))
     by_prompt = {(row.query_id, row.demonstrations): row for row in rows}
     emptied = sum(bool(row.raw.strip()) and not row.answer for row in by_prompt.values())
@@ -211,6 +212,7 @@ def copying_of(
       an answer.
     * `vote`: accuracy of the most frequent displayed answer.
     """
+    # Many policies give the same answer to a question.
     earns = cache(partial(vqa_accuracy, normalise_references=rule))
     groups: dict[str, list[PolicyAnswers]] = {}
     for name, policy in policies.items():
@@ -283,6 +285,7 @@ def gallery_of(
                 }
             )
     names = {role: str(policy.name) for role, policy in by_role.items()}
+    # All differing questions are counted, but only the first ones are displayed.
     return {"shots": k, "policies": names, "n_different": len(entries), "questions": entries[:N_QUESTIONS]}
 
 

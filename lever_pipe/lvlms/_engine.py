@@ -63,6 +63,7 @@ class PackedEngine:
         try:
             yield from self._run(ordered)
         except BaseException:
+            # Also when the caller closes the generator: an abandoned run must not occupy slots.
             self._forget()
             raise
 
@@ -74,6 +75,7 @@ class PackedEngine:
             self._vision.prepare(chunk.images())
             for wave in chunk.waves:
                 yield from self._waves.run(wave)
+            # Released before the next chunk; after the last one, `_keep` first selects nodes for later runs.
             released = chunk.released
         self._keep(ordered, released)
 

@@ -246,6 +246,7 @@ class WaveSlots:
             if node.generates:
                 self._prompts.append(row[: node.length])
             if node.is_shared:
+                # A copy, because a view would keep the contexts of the whole group in memory.
                 self._pool.paths[node] = row[: node.length].copy()
             self._temporary.append(row[node.length if node.is_shared else node.past :])
         return contexts

@@ -135,6 +135,7 @@ class Chunk:
 def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
     """Return requests with distinct prompts in depth-first order of their tree, independent of their given order."""
     unsorted = list(requests)
+    # Ranks are faster to compare than the segments' token ids.
     segments = {segment for request in unsorted for segment in request.prompt.segments}
     ranks = {s: i for i, s in enumerate(sorted(segments, key=lambda s: (s.ids, s.images)))}
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
@@ -173,7 +174,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     stored = length + branches + (budget.free if request.generate else 0)
     if stored > budget.stored:
         raise ConfigError(
-            "lvlm.kv_tokens: expected room for every prompt",
+            "lvlm.kv_tokens: expected space for every prompt",
             found=f"{budget.stored}, and a prompt that needs {stored}",
             do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
         )

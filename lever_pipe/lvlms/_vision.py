@@ -76,6 +76,7 @@ class VisionStore:
         if digest not in self._grids:
             processor = self._processor
             width, height = self._images.size(digest)
+            # The processor's rule applied to the size alone, so that planning decodes no image.
             rows, columns = smart_resize(
                 height,
                 width,

@@ -84,6 +84,7 @@ class Waves:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
         embeddings: Tensor = self._decoder.embed_tokens(ids)
         if digests := [digest for node in wave for digest in node.images]:
+            # Features replace the placeholders, in the order of their tokens.
             embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
         return embeddings
 

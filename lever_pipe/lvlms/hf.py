@@ -103,6 +103,7 @@ class StockEngine:
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result, batch by batch."""
+        # Sorted, so that batches do not depend on the order of requests.
         ordered = sorted(requests, key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
         for start in range(0, len(ordered), PROMPTS_PER_BATCH):
             try:

@@ -174,6 +174,7 @@ class ServedEngine:
         """Return the text of a reply and its problem; an accepted refusal is an empty text."""
         problem = problem_of(reply, strips_thoughts=self._server.strip_thoughts, may_be_cut=True)
         if problem in REFUSALS and self._server.accept_refusals:
+            # Requests run in several threads.
             with self._lock:
                 self.counters["prompts_refused"] += 1
             return "", None
@@ -185,8 +186,8 @@ class ServedEngine:
         self._n_trailing = len(whole) - len(begun)
         if not begun or self._n_trailing < 1:
             raise ConfigError(
-                f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
-                " beams and on-policy rewards are made",
+                f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), which RL data,"
+                " beams and on-policy rewards require",
                 found=f"none {self._chat.counts.last_error}".strip(),
                 do="Ask `vllm serve`, or set lvlm.engine to vllm or hf; the evaluation alone needs none.",
             )

@@ -177,6 +177,7 @@ class VllmEngine:
         for line, output in zip(lines, self._ask(pairs, images, logprobs=KNOWN), strict=True):
             likeliest = output.outputs[0].logprobs[0]
             values = torch.tensor([entry.logprob for entry in likeliest.values()])
+            # The rest must stay positive for the logarithm, although rounding may make it 0 or less.
             rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(likeliest))
             line.fill_(math.log(rest))
             line[list(likeliest)] = values
@@ -203,6 +204,7 @@ class VllmEngine:
         except VLLMValidationError as error:
             if not isinstance(error.value, int):
                 raise
+            # vLLM does not name the prompt, so the error names the one with the most images and text.
             longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
             raise PromptTooLongError(longest, error.value, limit) from None
         self.counters["forwards"] += 1

@@ -120,6 +120,7 @@ def by_cluster(values_SNC: Array, cluster_N: NDArray[np.int64], about_C: Array |
     Source: Cochran 1977 (ratio estimator of clusters)
     Source: Miller 2024 (clustered standard errors of evaluations)
     """
+    # `reduceat` adds up runs of neighbours, so the questions are sorted by cluster.
     order, (_, starts) = np.argsort(cluster_N, kind="stable"), np.unique(np.sort(cluster_N), return_index=True)
     sums: Array = np.add.reduceat((values_SNC - about_C)[:, order], starts, axis=1)
     return about_C + len(starts) / len(cluster_N) * sums
@@ -214,6 +215,7 @@ def bootstrap_bounds(
     percentile_2C = np.quantile(deviations_RC, tails, axis=0)
     n = estimates.n_questions
     t = scipy.special.stdtrit(n - 1, tails[1])
+    # Resampled means have the variance with divisor N; the second factor changes it to N - 1.
     expansion = t / scipy.special.ndtri(tails[1]) * np.sqrt(n / (n - 1))
     questions_C = estimates.by_question.var(axis=0, ddof=1) / n
     rest_C = np.maximum(reach(estimates, tails[1]) ** 2 - t**2 * questions_C, 0.0)
@@ -342,6 +344,7 @@ def _combined(sides: Sequence[Array]) -> Estimates:
         value=by_question_NC.mean(axis=0),
         error=np.sqrt(questions_C + np.maximum(runs_C - rest_C, 0.0)),
         scales=np.sqrt(variances_JC),
+        # Satterthwaite with a given variance of the runs; the floor bounds the degrees of freedom.
         df=(n - 1) / np.maximum(share_JC, 1e-6) ** 2,
         by_question=by_question_NC,
     )

@@ -47,6 +47,7 @@ def asked_images(
     """
     options = _options(settings, split)
     if with_spares and settings.on_bad_image == "skip":
+        # Any later image may replace an unreadable one.
         options = replace(options, limit=None)
     prompts = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
     return None if prompts is None else dict(prompts(questions, options))
@@ -86,4 +87,5 @@ def shared_questions(
 
 def _marks(example: Example) -> tuple[tuple[object, ...], ...]:
     text = " ".join(example.question.casefold().split())
+    # Either mark suffices: equal bytes, or equal ids of an image that was stored again with other bytes.
     return (text, example.image_digest), (text, example.question_id, example.image_id)

@@ -122,6 +122,7 @@ def read_split(
         problems += _answer_problems(annotations, options.n_answers, displayed_answer)
     questions = _in_order(questions, options)
     problems += _missing_images(questions[: options.limit], files.images, options.image_name)
+    # All problems are collected first, so that one error lists them together.
     _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", problems)
     digests, skipped = _digests(questions, files.images, options)
     examples = list[Example]()
@@ -259,13 +260,14 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
     names = dict.fromkeys(template.format(image_id=question.image_id) for question in questions)
     if missing := [name for name in names if not (folder / name).is_file()]:
         present = min((path.name for path in folder.iterdir()), default="nothing")
-        yield from ((f"missing image in {folder}, which holds {present}", name) for name in missing)
+        yield from ((f"missing image in {folder}, which contains {present}", name) for name in missing)
 
 
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
     """Return the sha256 of each question's image, and the number of questions of each unreadable image."""
     may_skip = options.on_bad_image == "skip"
     digest_of, digests, skipped, problems = dict[str, str](), dict[int, str](), Counter[str](), list[Problem]()
+    # When unreadable images are skipped, later questions fill up to the limit.
     for question in questions if may_skip else questions[: options.limit]:
         if len(digests) == options.limit:
             break

@@ -70,6 +70,7 @@ def _pick(
     state = module.start(encoded, group)
     logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
     taken_BGK = torch.zeros_like(logits_BGK, dtype=torch.bool)
+    # Columns after the K candidates are ends.
     ends_K = torch.arange(logits_BGK.shape[-1], device=v.device) >= v.shape[1]
     picks: list[Tensor] = []
     for step in range(shots):
@@ -119,6 +120,7 @@ def choose(
         candidates = torch.tensor([pool.candidates for pool in padded])
         query = queries.vectors[torch.tensor([pool.query_id for pool in padded])]
         ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
+        # K marks an early end and is not a pool position.
         most = candidates.shape[1] - 1
         ids, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
         selections += [
@@ -153,5 +155,6 @@ def kl_to_base(
         picks = greedy(base, encoded[1], shots)[:, None]
         _, taken = ended_selections(picks, torch.full((len(batch),), shots), candidates.shape[1])
         scores = (scores_of(module, e, picks, may_stop=True) for module, e in zip(modules, encoded, strict=True))
+        # In float64, because small divergences are differences of nearly equal logarithms.
         divergences.append(kl_policy_to_reference(*(step_logits(logits.double(), picks) for logits in scores))[taken])
     return float(torch.cat(divergences).mean())

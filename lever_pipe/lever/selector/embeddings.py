@@ -61,6 +61,7 @@ class EmbeddingTable(NamedTuple):
         On a CPU the module's logits stay bitwise equal; on a GPU, rounding depends on the size of a matrix product.
         """
         module.eval()
+        # Trainable projections change with every step, so they cannot be stored.
         if torch.is_grad_enabled() and module.as_candidates(module.project(self.vectors[:1])).requires_grad:
             return self
         projected_NH = module.project(self.vectors)

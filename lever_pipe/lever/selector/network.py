@@ -146,6 +146,7 @@ def build_selector(architecture: Architecture) -> PointerSelector:
     """Return a selector with arbitrary weights, to be filled by `initialise` or a checkpoint."""
     with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which must not change
         module: PointerSelector = plugin("lever/networks", architecture.network).build(architecture)
+        # Row-wise products make the vector of an example independent of the rest of its batch.
         return rowwise(module)
 
 

@@ -74,6 +74,7 @@ class SelectorEpoch:
         inputs = config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
+        # Frozen before the optimiser is built, which stores moments of trainable parameters only.
         if getattr(settings, "freeze_projections", False):
             self.module.freeze_projections()
         adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -114,6 +115,7 @@ class SelectorEpoch:
 
 def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_beta: float) -> None:
     """Write the optimiser's moments by parameter name, with the beta for the next epoch."""
+    # float64, so that an adaptive beta is restored exactly.
     beta = torch.tensor(kl_beta, dtype=torch.float64)
     save_tensors(path, {"kl_beta": beta, **optimiser.state()}, about={"stage": stage, "epoch": epoch})
 
@@ -125,7 +127,7 @@ def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | Non
     """
     tensors, about = load_tensors(path)
     if "stage" not in about:
-        found = "a state that tells no stage"
+        found = "a state without a stage"
         raise CheckpointError(f"{path}: expected the optimiser state of a stage", found=found, do="Rerun its rule.")
     if about["stage"] != stage:
         return None

@@ -147,6 +147,7 @@ def keep_best(
     groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
 ) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
+    # As published, rewards are standardised twice: over all selections, then over the k best.
     z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
     locations, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]

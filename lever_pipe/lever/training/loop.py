@@ -45,6 +45,7 @@ class Updates:
         norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
         taken = {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
         location = f"after {self._n_queries} queries of the epoch: "
+        # Checked before the step, so that a NaN never reaches the weights.
         require_finite(taken, where=location, do="Lower the learning rate of the preset, or raise its temperature.")
         self.optimiser.step()
         for name, value in (step.values | taken).items():

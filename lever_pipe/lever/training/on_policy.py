@@ -160,6 +160,7 @@ def draw_groups(
 
 def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
     """Write the samples of an epoch: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
+    # int16 suffices for pool positions and lengths, and keeps the file small.
     arrays = {
         "queries": torch.cat([batch.groups.queries for batch in sampled]),
         "selections": torch.cat([batch.groups.selections for batch in sampled]).to(torch.int16),
@@ -180,6 +181,7 @@ def load_draws(path: Path, train: Groups) -> Groups:
     if (arrays["lengths"] != selections.shape[2]).any():
         found = str(sorted(set(arrays["lengths"].flatten().tolist())))
         raise RecordError(f"{path}: expected selections of one length", found=found, do="Draw one: on_policy.shots.")
+    # The ids of `train` are ascending (`pad_groups`), so a binary search finds the rows.
     rows = torch.searchsorted(train.queries, queries).clamp(max=len(train) - 1)
     if (train.queries[rows] != queries).any():
         found = str(sorted(set(queries.tolist()) - set(train.queries.tolist()))[:5])
@@ -210,6 +212,7 @@ def scored_by_lvlm(
     rule: Normalisation = "when_they_disagree",
 ) -> list[ScoredSelections]:
     """Return reward and VQA accuracy of the LVLM's answer with each selection; equal prompts are answered once."""
+    # Sorted, so that the order of requests does not depend on the order of sampling.
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
     anywhere = PoolPosition(0)  # the reward does not depend on pool positions
     proposals = [

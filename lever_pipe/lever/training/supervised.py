@@ -32,6 +32,7 @@ def rce_epoch(
 ) -> None:
     """Take the steps of one epoch; temperature and learning rate depend on a step's position in the horizon."""
     module = updates.module.train()
+    # All batches are drawn in advance, because the schedules need the number of steps.
     steps = [rows for _ in range(settings.passes) for rows in batches(len(groups), settings.batch_queries, generator)]
     final = settings.learning_rate * settings.final_learning_rate_share
     for index, rows in enumerate(steps):
@@ -125,6 +126,7 @@ def oracle_targets(train: Sequence[Example], groups: Groups, rule: Normalisation
         for query, pool in zip(groups.queries.tolist(), groups.pools.tolist(), strict=True)
     ]
     marked_BK = torch.from_numpy(np.stack(best)).to(groups.queries.device, torch.float32)
+    # The clamp keeps rows without any best candidate at zero.
     return marked_BK / marked_BK.sum(dim=1, keepdim=True).clamp(min=1)
 
 

@@ -77,6 +77,7 @@ class LedgerLvlm:
         self._ids: dict[str, Answer] = {}
         self._texts: dict[Answer, str] = {}
         special = {str(token) for token in family.tokenizer.added_tokens_decoder.values() if token.special}
+        # Longest first, because one token may be the beginning of another.
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         search = settings.decode
         decode = DecodeOptions(
@@ -198,6 +199,7 @@ class LedgerLvlm:
         texts = {segment.text for segments in rendered for segment in segments}
         texts.update(self.family.before_answer + answer for answer in answers)
         if unmet := sorted(texts - self._ids.keys()):
+            # Needed for new texts only: the others were checked before.
             self._require_plain({text for r in requests for text in (*r.prompt.texts, *r.answers)})
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))

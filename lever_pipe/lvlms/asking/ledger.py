@@ -115,6 +115,7 @@ class Ledger:
         line = sealed_line(key, json.dumps(row, separators=(",", ":"), allow_nan=False))
         if self._merge(key, row) and self.folder is not None:
             self._pending.append(line)
+            # A multiple, because rows stay queued on a full disk: retry once a chunk, not for every row.
             if len(self._pending) % ROWS_PER_CHUNK == 0:
                 self.flush()
 
@@ -168,6 +169,7 @@ class Ledger:
             _require_whole(line, path, number)
             start = line[len(KEY) :].partition(b'"')[0] if line.startswith(KEY) else b""
             key = start.decode(errors="replace")
+            # Parsed on demand, except where several rows of a key must be merged.
             if key and key not in self._rows:
                 self._rows[key] = Line(line, path, number)
             else:
