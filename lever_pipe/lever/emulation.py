@@ -1,7 +1,7 @@
 """Emulation of bugs of the published evaluation; no other stage depends on it.
 
-Checkpoints lost the tensors that GRPO had trained (`drop_head`), all queries got the same two candidates
-(`first_items`), and the logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
+Checkpoints lost the tensors that GRPO had trained (`drop_head`). All queries got the same two candidates
+(`first_items`). The logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
     """Return [C] the smallest true differences that a two-sided test at `level` finds with this `power`.
 
     It is the half width of the interval, plus the quantile of the error on the other side at this power. It is
-    therefore never below the half width. If so few questions differ that no exchange of their answers could be
-    rejected, it is at least the share of questions that must turn from wrong to right for enough of them to be in the
-    sample.
+    therefore never below the half width. A lower bound applies if so few questions differ that no exchange of their
+    answers could be rejected. It is the share of all questions that must turn from wrong to right, so that enough of
+    the sampled ones differ.
 
     Args:
         estimates: C differences of accuracies in [0, 1].

@@ -246,12 +246,12 @@ def difference_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.
     """Return intervals of differences of accuracies, at least as wide as few differing questions require.
 
     A difference is at most the share of all possible questions on which the left side is better, and at least minus
-    the share on which the right side is. Resampling shows only the sampled questions: without a differing one its
-    interval has no width, and with a single one it ends near 0. If so few questions differ that no exchange of their
-    answers could be rejected (2^(1 - k) > 1 - level, k <= 5 at 95 %), the interval is therefore widened to the exact
-    binomial bounds on these two shares. Without any, the bounds are +-(1 - ((1 - level) / 2)^(1/N)). They cover new
+    the right side's share. Resampling shows only the sampled questions: without a differing one its interval has no
+    width, and with a single one it ends near 0. The interval is therefore widened to the exact binomial bounds on
+    these two shares if no exchange of the differing questions' answers could be rejected (2^(1 - k) > 1 - level,
+    k <= 5 at 95 %). Without any differing question, the bounds are +-(1 - ((1 - level) / 2)^(1/N)). They cover new
     questions with at least the level's probability, for any scores in [0, 1]. If all questions differ by the same v,
-    at least a share q = ((1 - level) / 2)^(1/N) of all possible questions does, and the rest may differ by anything:
+    so does at least a share q = ((1 - level) / 2)^(1/N) of all possible ones. The rest may differ by anything:
     v q +- (1 - q).
 
     Args:
