@@ -94,6 +94,7 @@ def main(results: str = "results/grid") -> int:
     board, compared = (pd.read_csv(folder / f"{name}.csv") for name in ("leaderboard", "comparisons"))
     samples = int(board["samples"].max())
     loader = FileSystemLoader(Path(__file__).parent)
+    # The page is Markdown, which needs no HTML escapes.
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     values = {"against": against_reference(compared), "samples": samples}
     cells = answered(board, samples)

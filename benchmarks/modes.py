@@ -182,6 +182,7 @@ class ByEngine:
         settings = subject.settings.model_copy(update={"engine": engine})
         runtime = Runtime(lvlm=LvlmExecution(vllm=OF_VLLM))
         self._engine = LedgerLvlm(_family(engine, subject.parts.folder), settings, subject.images, runtime)
+        # vLLM opens a model once a process, so its caches must be emptied for each mode.
         if engine == "vllm":
             _forget(self._engine.family)
 

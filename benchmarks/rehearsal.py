@@ -93,6 +93,7 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     data = write_data(folder / "data", run, okvqa)
     model = folder / f"{run.family}-of-random-weights"  # the name in the report
+    # Written once and reused by later rehearsals.
     if not (model / "config.json").is_file():
         write_model(run.family, model)
     config = folder / "config.yaml"

@@ -145,6 +145,7 @@ def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
             raise RecordError(
                 f"{path}: expected one group a query", found=f"two of query {key}", do="Merge or remove one."
             )
+        # In the original format the query's block has the id, not its rows.
         rows = [trajectory.model_dump(mode="json", exclude={"query_id"}) for trajectory in group.pointer_candidates]
         document[key] = {**group.model_dump(mode="json"), ROWS: rows}
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

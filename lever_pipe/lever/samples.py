@@ -99,6 +99,7 @@ def read_answered(
             demonstrations = storage.read_selections(selected)
             outcomes = {}
             for score in scores.get(policy, ()):
+                # Shot counts are nested: k shots use the first k demonstrations.
                 prompt = (score.query_id, demonstrations.get(score.query_id, ())[: score.shots])
                 if score.shots not in shots:
                     continue

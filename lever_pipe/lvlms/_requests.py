@@ -141,6 +141,7 @@ def segment_layout(ids: Sequence[int], images: Sequence[Layout], *, image_token:
     tokens: list[Array] = []
     positions: list[Array] = []
     start, begin, remaining = 0, 0, iter(images)
+    # The end of the segment counts as a placeholder, so that the loop includes the last text.
     for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
         tokens.append(np.asarray(ids[begin:end], dtype=np.int64))
         positions.append(np.broadcast_to(start + np.arange(end - begin), (AXES, end - begin)))

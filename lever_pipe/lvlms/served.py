@@ -182,6 +182,7 @@ class ServedEngine:
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
+        # With and without the end of its turn: the difference is the number of the template's trailing tokens.
         whole, begun = (self._with_answer(messages, answer, ends=ends) for ends in (True, False))
         self._n_trailing = len(whole) - len(begun)
         if not begun or self._n_trailing < 1:

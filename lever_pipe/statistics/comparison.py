@@ -64,6 +64,7 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
     differences = np.asarray(differences_N, dtype=np.float64)
     if differences.ndim != 1 or differences.size == 0:
         raise ShapeError(f"differences_N must be [N] with N >= 1, got shape {list(differences.shape)}")
+    # Differences of 0 have no sign to flip.
     sizes = np.abs(differences[np.abs(differences) > 1e-12])
     if sizes.size == 0:
         return 1.0

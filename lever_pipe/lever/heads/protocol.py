@@ -66,6 +66,7 @@ class Head(nn.Module):
 
         K ends a selection; the state after an end is not meaningful.
         """
+        # The end (K) has no vector; any candidate serves, because the state after an end is not used.
         rows_BG1 = picks_BG.clamp(max=candidates_BKH.shape[1] - 1)[..., None]
         picked_BGH = candidates_BKH.gather(1, rows_BG1.expand(-1, -1, candidates_BKH.shape[-1]))
         return State(self.moved(state.vectors, picked_BGH), (*state.picks, picks_BG))

@@ -87,7 +87,7 @@ class PointerSelector(nn.Module):
 
     @shaped
     def encode(self, query_BD: Tensor, pool_BKD: Tensor) -> Encoded:
-        """Return the vectors of the first pick; in training, dropout follows the publication of the head."""
+        """Return the vectors of the first pick; in training, with dropout as published for the head."""
         query_BH, pool_BKH = self.project(query_BD), self.project(pool_BKD)
         return Encoded(self.as_query(query_BH, pool_BKH), self.as_candidates(pool_BKH))
 
@@ -101,7 +101,7 @@ class PointerSelector(nn.Module):
 
     @abstractmethod
     def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
-        """Return the unit vectors `[B, H]` of projected queries after attention over their projected pools."""
+        """Return the unit vectors `[B, H]` of projected queries, given their projected pools."""
 
     @abstractmethod
     def as_candidates(self, projected: Tensor) -> Tensor:
