@@ -1,6 +1,6 @@
 """Measure the packed engine against plain answering, `hf` and vLLM, and write `docs/benchmarks.md`.
 
-Status 1 if an answer differs, or if the packed engine is not as many times as fast as it must be.
+The exit status is 1 if an answer differs, or if the packed engine misses a required ratio.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measure(rounds: int) -> Iterator[Comparison]:
-    """Yield both workloads of each model; of the larger one fewer prompts, and not plainly."""
+    """Yield both workloads of each model; the larger model has fewer prompts and skips the plain mode."""
     slow = [mode for mode in MODES if mode is not PLAIN]
     larger = partial(random_subject, scale=4)
     for make, few, modes in ((random_subject, {}, MODES), (world_subject, {}, MODES), (larger, {"n_queries": 2}, slow)):

@@ -1,4 +1,4 @@
-"""Ways of answering, timed in turns over the same requests, and held to the same answers."""
+"""Modes of answering, timed in turns over the same requests; all must give the same answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.workloads import Workload
 from lever_pipe.lvlms.protocol import LvlmRequest
 
 TOLERANCE = 1e-4  # nats; fp32 sums in another order differ by about 1e-5
-N_WARM_UP = 2  # requests that load what torch and transformers load late
+N_WARM_UP = 2  # requests that trigger the lazy imports of torch and transformers
 
 
 class DifferentAnswersError(Exception):
-    """Two ways of answering disagree."""
+    """Two modes give different answers."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measured:
     Attributes:
         seconds: of each round.
         work: the same in every round.
-        difference: the largest one of a log-probability from the plain one, in nats.
+        difference: the largest difference of a log-probability from the first mode's, in nats.
     """
 
     seconds: Sequence[Seconds]
@@ -56,30 +56,30 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All modes on one workload of one model, by name; the first one has the answers that the others must give."""
+    """All modes on one workload of one model, by name; the first one has the reference answers."""
 
     subject: Subject
     workload: Workload
     measured: dict[str, Measured]
 
     def ratio(self, mode: str, over: str) -> float | None:
-        """Return how many times a mode's median of CPU seconds goes into another's; None where that one is absent."""
+        """Return the ratio of another mode's median CPU seconds to this mode's; None if the other is absent."""
         if over not in self.measured:
             return None
         return median(self.measured[over].cpu) / median(self.measured[mode].cpu)
 
 
 def compare(subject: Subject, workload: Workload, *, rounds: int, modes: Sequence[Mode] = MODES) -> Comparison:
-    """Run every mode once a round, the first one of a round in turn, so that a slow moment hits all of them.
+    """Run every mode once a round, starting with a different one each time, so that a slow moment affects all of them.
 
     Args:
         subject: the model.
         workload: its requests.
-        rounds: how often each mode runs.
-        modes: what is compared.
+        rounds: number of runs of each mode.
+        modes: the compared modes.
 
     Raises:
-        DifferentAnswersError: a mode does not answer as the first one does.
+        DifferentAnswersError: the answers of a mode differ from the first mode's.
     """
     requests = workload.requests
     for mode in modes:
@@ -106,7 +106,7 @@ def largest_difference(
     """Return the largest difference of a log-probability, in nats.
 
     Raises:
-        DifferentAnswersError: generated tokens differ, or a log-probability does by more than `TOLERANCE`.
+        DifferentAnswersError: generated tokens differ, or a log-probability by more than `TOLERANCE`.
     """
     largest = 0.0
     for number, (request, one, other) in enumerate(zip(requests, expected, found, strict=True)):
@@ -117,7 +117,7 @@ def largest_difference(
             one.token_log_probs + one.answer_log_probs, other.token_log_probs + other.answer_log_probs, strict=True
         )
         for difference in (abs(a - b) for a, b in pairs):
-            # Written so that a NaN fails too.
+            # Negated, so that a NaN fails too.
             if not difference <= TOLERANCE:
                 expected_one = f"expected a log-probability within {TOLERANCE:g} of the first mode's"
                 raise DifferentAnswersError(f"{where}: {expected_one}; found {difference:.2g}")
@@ -126,6 +126,7 @@ def largest_difference(
 
 
 def _run(subject: Subject, mode: Mode, requests: Sequence[LvlmRequest]) -> tuple[Seconds, list[Outcome], Work]:
+    # Garbage of the preceding mode must not be collected during this one's timing.
     gc.collect()
     answerer = mode.make(subject)
     cpu, wall = time.process_time(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""The page that `make bench` writes, and the bounds that it holds the packed engine to."""
+"""The page that `make bench` writes, and the minimum ratios of the packed engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GATES = {
     ("world", "rl_data", VLLM.name): 3.0,
     ("world", "evaluation", VLLM.name): 3.0,
 }
-"""Model, workload and peer -> how many times as fast `packed` must be; less than usual, as a busy machine moves it."""
+"""Model, workload and peer -> minimum ratio for `packed`; below the usual ratio, because busy machines vary."""
 ABSENT = (
     "vLLM is absent, and so its rows. tests/vllm/environment.sh .venv-vllm makes an environment with it (3 GB), in "
     "which make bench then runs."
@@ -41,7 +41,7 @@ def gate_problems(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def render(comparisons: Sequence[Comparison], rounds: int) -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -78,7 +78,7 @@ def _gate(comparison: Comparison) -> str:
 
 
 def _facts(comparison: Comparison) -> str:
-    """Return how much of the workload is distinct: the least that any mode could do."""
+    """Return the distinct parts of the workload, a lower bound for the work of any mode."""
     requests = comparison.workload.requests
     images = [digest for request in requests for digest in request.prompt.images]
     given = sum(len(request.answers) for request in requests)
@@ -93,7 +93,7 @@ def _ratio(comparison: Comparison, mode: str, over: str) -> str:
 
 
 def _slower(comparisons: Sequence[Comparison]) -> str:
-    """Return where vLLM is the faster one."""
+    """Return the comparisons in which vLLM is faster."""
     found = [(c, c.ratio(PACKED.name, VLLM.name)) for c in comparisons]
     return "; ".join(f"{c.subject.title}, {c.workload.title}" for c, ratio in found if ratio is not None and ratio < 1)
 

@@ -1,7 +1,7 @@
 """`docs/findings_agent.md` and `findings_selector.md` from a finished run of `config/findings.yaml`: `make findings`.
 
-Of a run of one study it is that page alone. Sentences stand in the templates beside this file and are written by hand;
-every number, count and list in them, tables and figures come from the run's evidence.
+For a run of one study, only that study's page is written. The sentences in the templates next to this file are written
+by hand; all numbers, counts, lists, tables and figures come from the run's evidence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KL_ARMS = {"kl_only": 0.01, "kl_0p03": 0.03, "kl_0p1": 0.1, "kl_0p3": 0.3, "kl_s
 
 
 def label(kl: float) -> str:
-    """Return a coefficient as the name of a sweep's cell has it."""
+    """Return a coefficient in the format of a sweep's names."""
     return f"{kl:g}".replace(".", "_")
 
 
@@ -38,7 +38,7 @@ DECODINGS = ("sampled", "greedy")
 SEEDS = range(6)
 FORMS = ("k2_loss", "k1_reward")
 FORM_KLS = {0.03: "kl_0p03", 0.1: "kl_0p1", 0.3: "kl_0p3"}
-"""The coefficients that every form is tried with, and the arm of the published form."""
+"""The coefficients that every form uses, and the arm of the published form."""
 FORM_ARMS = {(form, kl): f"kl_forms__kl_form_{form}__kl_{label(kl)}" for form in FORMS for kl in FORM_KLS}
 GAMED = {0.0: "gamed"} | {kl: f"gamed__kl_{label(kl)}" for kl in (0.1, 0.3, 0.5, 1.0)}
 TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5, 0.75)} | {1.0: "sampled"}
@@ -46,21 +46,21 @@ TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5,
 HEATED = ("start", "baseline", "kl_0p1", "kl_0p3", "kl_strong", "entropy_only", "gamed")
 LONG = (10, 25, 50)
 EQUAL = {"equal_1e4": "stored selections", "equal_1e4_replayed": "what on-policy GRPO drew"}
-"""The presets whose recipes are equal in both modes, and what offline GRPO learns from."""
+"""Presets with equal recipes in both modes, and the training data of offline GRPO."""
 USABLE = ("1e4", "5e4")
-"""Learning rates at which no mode breaks down."""
+"""Learning rates at which no mode collapses."""
 WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 Rows = Mapping[str, EvidenceRow]
 
 
 @dataclass(frozen=True)
 class FindingsRun:
-    """The evidence of a run, with the questions that the page asks."""
+    """The evidence of a run, with the queries of the page."""
 
     evidence: Evidence
 
     def policy(self, preset: str, mode: str, beta: float = 0.0, epoch: int = 3) -> str:
-        """Return the group of a run's last epoch."""
+        """Return the name of a run's group after an epoch."""
         which = "" if mode == "continued" else f"/beta~{beta:g}"
         return f"preset~{preset}/{mode}/base~5{which}/epoch~{epoch}"
 
@@ -75,7 +75,7 @@ class FindingsRun:
         return row
 
     def over_rce(self, preset: str, mode: str, beta: float = 0.0, epoch: int = 3) -> EvidenceRow:
-        """Return what a run adds to its RCE base."""
+        """Return the difference of a run to its RCE base."""
         return self.against(self.policy(preset, mode, beta, epoch), f"preset~{preset}/rce/epoch~5")
 
     def held_out(self, arm: str, decoding: str) -> EvidenceRow:
@@ -84,20 +84,20 @@ class FindingsRun:
         return self.evidence.get(f"arm~{arm}", "normalised_reward", **at)
 
     def over_arm(self, arm: str, decoding: str, other: str = "baseline") -> EvidenceRow:
-        """Return an arm's held-out difference to another one, or to the start policy."""
+        """Return an arm's held-out difference to another arm, or to the start policy."""
         at = {"study": "intention", "against": f"arm~{other}", "subset": "test", "mode": decoding, "at": "last"}
         (row, *_) = self.evidence.where(f"arm~{arm}", "normalised_reward", **at)
         return row
 
     def best_of(self, arm: str) -> tuple[float, EvidenceRow]:
-        """Return the temperature at which an arm scores highest, and its score."""
+        """Return the temperature with an arm's highest score, and this score."""
         found = {of: self.held_out(arm, mode) for of, mode in TEMPERATURES.items()}
         return max(found.items(), key=lambda item: item[1].value)
 
     def earned(self, arm: str, steps: Collection[int]) -> float:
-        """Return what training episodes of some steps earn, over seeds, as a share of one detail a question.
+        """Return the mean reward of training episodes at some steps, over seeds, as a share of one detail a question.
 
-        It is the proxy's reward where an arm has one, and so may exceed 1.
+        For an arm with a proxy it is the proxy's reward, and so may exceed 1.
         """
         at = {"study": "intention", "subset": "train"}
         found = [
@@ -109,39 +109,39 @@ class FindingsRun:
         return math.fsum(found) / len(found)
 
     def kl_to_rce(self, mode: str, beta: float = 0.0) -> float:
-        """Return how far a run of X3 ends from its RCE base, in nats a step of the base's greedy selections."""
+        """Return the KL of a final policy of X3 from its RCE base, in nats a step of the base's greedy selections."""
         return self.evidence.get(self.policy("world", mode, beta), "kl_to_base", at="from base").value
 
     def metric(self, subject: str, name: str, study: str = "lever") -> float:
-        """Return a metric; NaN where there is none."""
+        """Return a metric, or NaN."""
         row = self.evidence.find(subject, name, study=study)
         return math.nan if row is None else row.value
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparisons that sentences hold together, by what a reader calls them."""
+    """The comparisons that sentences of the page summarise, by their displayed names."""
 
     run: FindingsRun
 
     def arms(self, decoding: str, arms: Collection[str]) -> Rows:
-        """Return arms against the baseline, those with a KL coefficient by it."""
+        """Return comparisons of arms with the baseline; arms with a KL coefficient are named by it."""
         return {f"{KL_ARMS.get(arm, f'`{arm}`')}": self.run.over_arm(arm, decoding) for arm in arms}
 
     def forms(self, decoding: str) -> Rows:
-        """Return the other forms of the KL against no KL, by form and coefficient."""
+        """Return comparisons of the other forms of the KL with no KL, by form and coefficient."""
         return {f"{form} {kl:g}": self.run.over_arm(arm, decoding) for (form, kl), arm in FORM_ARMS.items()}
 
     def held(self, decoding: str) -> Rows:
-        """Return the arms that learn from the proxy with a KL against the one without, by coefficient."""
+        """Return comparisons of the proxy arms with a KL to the one without, by coefficient."""
         return {f"{kl:g}": self.run.over_arm(arm, decoding, "gamed") for kl, arm in GAMED.items() if kl}
 
     def sharpened(self) -> Rows:
-        """Return the baseline against the start policy, by temperature."""
+        """Return comparisons of the baseline with the start policy, by temperature."""
         return {f"{of:g}": self.run.over_arm("baseline", mode, "start") for of, mode in TEMPERATURES.items()}
 
     def modes(self, rates: Collection[str], left: str, right: str) -> Rows:
-        """Return one mode against another, or against the RCE base, by reward and learning rate."""
+        """Return comparisons of one mode with another, or with the RCE base, by reward and learning rate."""
         cells = {f"{label}, {RATES[key]:g}": f"{reward}_{key}" for reward, label in REWARDS.items() for key in rates}
         if right == "rce":
             return {name: self.run.over_rce(preset, left) for name, preset in cells.items()}
@@ -149,14 +149,14 @@ class Compared:
         return {name: self.run.against(*pair) for name, pair in sides.items()}
 
     def equal(self) -> Rows:
-        """Return on-policy against offline GRPO at equal recipes, by what the latter learns from."""
+        """Return comparisons of on-policy with offline GRPO at equal recipes, by the training data of the latter."""
         pairs = {
             label: [self.run.policy(preset, mode) for mode in ("on_policy", "grpo")] for preset, label in EQUAL.items()
         }
         return {label: self.run.against(*pair) for label, pair in pairs.items()}
 
     def long(self, right: str) -> Rows:
-        """Return offline GRPO after its last epoch against the RCE base, or RCE continued for as many epochs."""
+        """Return comparisons of offline GRPO after its last epoch with the RCE base or RCE continued for as long."""
         presets = {f"{label}, {RATES[k]:g}": f"{of}_{k}_long" for of, label in REWARDS.items() for k in USABLE}
         if right == "rce":
             return {name: self.run.over_rce(preset, "grpo", 0.0, LONG[-1]) for name, preset in presets.items()}
@@ -166,7 +166,7 @@ class Compared:
         return {name: self.run.against(*pair) for name, pair in sides.items()}
 
     def betas(self, mode: str) -> Rows:
-        """Return each KL_BETA against 0."""
+        """Return comparisons of each KL_BETA with 0."""
         start = self.run.policy("world", mode)
         return {f"{beta:g}": self.run.against(self.run.policy("world", mode, beta), start) for beta in BETAS[1:]}
 
@@ -182,24 +182,24 @@ def together(rows: Rows) -> Rows:
 
 
 def listed(names: Collection[object], between: str = ", ") -> str:
-    """Return names in a row, or `none`."""
+    """Return names in one line, or `none`."""
     return between.join(map(str, names)) or "none"
 
 
 def counted(part: Collection[object], whole: Collection[object]) -> str:
-    """Return how many of how many, as `two of the four`."""
+    """Return a count and its total in words, as `two of the four`."""
     n = WORDS[len(whole)]
     return f"all {n}" if len(part) == len(whole) else f"{WORDS[len(part)]} of the {n}"
 
 
 def span(rows: Rows, digits: int = 1, scale: float = 1.0) -> str:
-    """Return the least and the largest value, as `0.2 to 0.8`."""
+    """Return the smallest and the largest value, as `0.2 to 0.8`."""
     ends = (number_text(scale * end(row.value for row in rows.values()), digits) for end in (min, max))
     return " to ".join(dict.fromkeys(ends))
 
 
 def reaching(rows: Rows, scale: float = 1.0) -> str:
-    """Return how far the widest of the intervals reaches from its middle."""
+    """Return half the width of the widest interval."""
     return number_text(scale * max(row.high - row.low for row in rows.values()) / 2, 1)
 
 
@@ -215,7 +215,7 @@ def p_of(row: EvidenceRow) -> str:
 
 
 def _agent(run: FindingsRun) -> Figure:
-    """Draw the KL grid in both decodings: difference to the baseline, and the KL that the coefficient leaves."""
+    """Draw the KL grid in both decodings: difference to the baseline, and KL at the end of training."""
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, decoding in enumerate(DECODINGS):
         rows = {kl: run.over_arm(arm, decoding) for arm, kl in KL_ARMS.items()}
@@ -236,7 +236,7 @@ def _agent(run: FindingsRun) -> Figure:
 
 
 def _gamed(run: FindingsRun) -> Figure:
-    """Draw scores by temperature, and by KL where training pays by a proxy."""
+    """Draw scores by temperature, and by KL for training with a proxy reward."""
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, arm in enumerate(("start", "baseline", "kl_strong", "gamed")):
         rows = {of + 0.008 * index: _percent(run.held_out(arm, mode)) for of, mode in TEMPERATURES.items()}
@@ -256,7 +256,7 @@ def _percent(row: EvidenceRow) -> EvidenceRow:
 
 
 def _recipe(run: FindingsRun) -> Figure:
-    """Draw what three epochs add to RCE, by reward, learning rate and mode."""
+    """Draw the gain of three epochs over RCE, by reward, learning rate and mode."""
     figure, axes = style.panels(1, len(REWARDS), height=3.6)
     for panel, (reward, name) in zip(axes, REWARDS.items(), strict=True):
         for index, (mode, label) in enumerate(MODES.items()):
@@ -275,7 +275,7 @@ def _recipe(run: FindingsRun) -> Figure:
 
 
 def _betas(run: FindingsRun) -> Figure:
-    """Draw what three epochs add to RCE by KL_BETA, and against the divergence that each allows."""
+    """Draw the gain of three epochs over RCE, by KL_BETA and by the resulting divergence."""
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, mode in enumerate(("grpo", "on_policy")):
         rows = {beta: run.over_rce("world", mode, beta) for beta in BETAS}
@@ -318,6 +318,7 @@ def main(results: str = "results/findings") -> int:
         (PAGES / f"{name}.md").write_text(text, encoding="utf-8")
         with style.styled():
             for figure, draw in figures.items():
+                # Without matplotlib's version, so that equal figures have equal bytes.
                 draw(run).savefig(PAGES / f"{figure}.png", format="png", metadata={"Software": None})
         sys.stdout.write(f"{PAGES / name}.md\n")
     return 0

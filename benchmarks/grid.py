@@ -1,6 +1,6 @@
 """`docs/grid.md` from a finished `make grid`: `make grid-page`.
 
-Sentences stand in `grid.md.j2` and are written by hand; numbers come from `leaderboard.csv` and `comparisons.csv`.
+The sentences in `grid.md.j2` are written by hand; numbers come from `leaderboard.csv` and `comparisons.csv`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE, PICTURE = Path("docs/grid.md"), Path("docs/grid.png")
 TEMPLATE = "grid.md.j2"
 UNIFORM, TEXT, READER, REFERENCE = "uniform", "text_similarity", "reader", "world"
 SAMPLER = {"copies": TEXT}
-"""Of a data set whose selectors are compared in other pools than uniform ones."""
+"""Sampler of data sets whose selectors are not compared in uniform pools."""
 
 
 def interval(row: pd.Series, *, sign: bool = False) -> str:
@@ -31,14 +31,14 @@ def interval(row: pd.Series, *, sign: bool = False) -> str:
 
 
 def against_reference(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return by selector and data set what it adds to the reference of the same objective, bold where separated."""
+    """Return differences to the reference of the same objective, by selector and data set, bold if separated."""
     rows = differences(compared, SELECTORS)
     rows = rows[rows["lvlm"] == READER]
     return rows.pivot_table(index="selector", columns="data", values="cell", aggfunc="first", sort=False).fillna("")
 
 
 def carried(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return by where it was trained and judged what the reference selector adds to the one trained there."""
+    """Return differences of the transferred reference selector to one trained at the target, by origin and target."""
     rows = differences(compared, TRANSFERS)
     policies = [PolicyName.parse(of) for of in rows["policy"]]
     rows = rows.assign(
@@ -51,7 +51,7 @@ def carried(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(compared: pd.DataFrame, family: str) -> pd.DataFrame:
-    """Return the comparisons of a family in the pools that the page is about, with the places that are compared."""
+    """Return the comparisons of a family in the pools of the page, with columns for the parts of the left cell."""
     rows = compared[compared["family"].str.startswith(family)].copy()
     grid_cells = [GridCell.parse(left) for left in rows["left"]]
     rows["lvlm"], rows["policy"] = [of.lvlm for of in grid_cells], [str(of.policy) for of in grid_cells]
@@ -65,7 +65,7 @@ def differences(compared: pd.DataFrame, family: str) -> pd.DataFrame:
 
 
 def answered(board: pd.DataFrame, samples: int) -> pd.DataFrame:
-    """Return the cells over all questions, mean over shots, of the one LVLM and in the pools that the page is about."""
+    """Return the cells over all questions, mean over shots, of the page's LVLM and pools."""
     rows = board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
     rows = rows[(rows["sampler"] == rows["data"].map(SAMPLER).fillna(UNIFORM)) & (rows["lvlm"] == READER)]
     rows = rows[~rows["policy"].str.startswith(("from~", "items~"))]
@@ -73,14 +73,14 @@ def answered(board: pd.DataFrame, samples: int) -> pd.DataFrame:
 
 
 def highest(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return by data set the cells of the highest trained policy and of the highest that nobody trained."""
+    """Return the cells of the best trained and the best untrained policy, by data set."""
     rows = cells[cells["name"] != "oracle"].sort_values("accuracy", ascending=False)
     found = rows.groupby(["data", rows["trained_on"].notna()], sort=False).first()
     return (found["name"] + " " + found["accuracy"].map(lambda value: number_text(value, 1))).unstack()
 
 
 def accuracies(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return by policy and data set the accuracy with its interval, the highest on average first."""
+    """Return the accuracies with their intervals by policy and data set, the highest on average first."""
     rows = cells.copy()
     rows["cell"] = [f"{number_text(row['accuracy'], 1)} [{interval(row)}]" for _, row in rows.iterrows()]
     mean = rows.groupby("name")["accuracy"].mean()
@@ -89,11 +89,12 @@ def accuracies(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(results: str = "results/grid") -> int:
-    """Write page and picture and return 0."""
+    """Write page and picture, and return 0."""
     folder = Path(results)
     board, compared = (pd.read_csv(folder / f"{name}.csv") for name in ("leaderboard", "comparisons"))
     samples = int(board["samples"].max())
     loader = FileSystemLoader(Path(__file__).parent)
+    # The page is Markdown, which needs no HTML escapes.
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     values = {"against": against_reference(compared), "samples": samples}
     cells = answered(board, samples)

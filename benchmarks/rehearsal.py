@@ -1,10 +1,10 @@
-"""A rehearsal of production: the whole workflow of study `lever` with the real parts around random weights.
+"""A rehearsal of production: the whole workflow of study `lever` with the real parts and random weights.
 
     python -m benchmarks.rehearsal [--okvqa FOLDER] [--families NAME ...] [--cores N] [--3b]
 
-Tokenizer, chat template and photographs are the real ones of `make real-parts`; photographs are cut to the sizes that
-COCO's images have and stored as JPEG. Questions are OK-VQA's where a folder with its files is named, else easy-VQA's.
-The weights are random: what is rehearsed is that files are read, prompts fit, images pass, memory and time hold.
+Tokenizer, chat template and photographs are the real ones of `make real-parts`; photographs are cut to the sizes of
+COCO's images and stored as JPEG. Questions come from OK-VQA if a folder with its files is given, else from easy-VQA.
+The weights are random: the rehearsal tests file reading, prompt lengths, image processing, memory and time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lever_pipe.base.seeding import ambient_stream, generator
 ROOT = Path(__file__).parents[1]
 WORK_FOLDER = ROOT / ".lever_pipe" / "rehearsal"
 SIZES = ((640, 480), (480, 640), (640, 427), (500, 375), (427, 640), (640, 640), (640, 360))
-"""Width and height: the most frequent of COCO's training images, and a rare one."""
+"""Width and height: the most frequent sizes of COCO's training images, and a rare one."""
 SPLITS = {"train": ("train2014", "train"), "eval": ("val2014", "test")}
 """Split -> its name in OK-VQA's files, and easy-VQA's folder."""
 OKVQA_QUESTIONS = "OpenEnded_mscoco_{}_questions.json"
@@ -58,7 +58,7 @@ class Rehearsal:
 
     @property
     def name(self) -> str:
-        """Return what its files are called by."""
+        """Return the name of its files."""
         return f"{self.family}_{self.dtype}"
 
 
@@ -69,7 +69,7 @@ RUNS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rehearsals and print a table of them; return 1 where one failed."""
+    """Run the rehearsals and print a table of them; return 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal", description="A rehearsal of production.")
     parser.add_argument("--okvqa", type=Path, help="folder with OK-VQA's question files; easy-VQA's without it")
     parser.add_argument("--families", nargs="*", default=sorted({run.family for run in RUNS}))
@@ -92,7 +92,8 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     folder = WORK_FOLDER / run.name
     folder.mkdir(parents=True, exist_ok=True)
     data = write_data(folder / "data", run, okvqa)
-    model = folder / f"{run.family}-of-random-weights"  # the report calls it so
+    model = folder / f"{run.family}-of-random-weights"  # the name in the report
+    # Written once and reused by later rehearsals.
     if not (model / "config.json").is_file():
         write_model(run.family, model)
     config = folder / "config.yaml"
@@ -119,7 +120,7 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
 
 
 def full_size(okvqa: Path | None) -> None:
-    """Tell what two prompts of two demonstrations take at the published size in bfloat16, one by `generate` too."""
+    """Print the time of two 2-shot prompts at the published size in bfloat16, and of one with `generate`."""
     from lever_pipe.base.records import Example, ExampleId
     from lever_pipe.experiment.lvlm_config import AnswerSettings, PromptSettings
     from lever_pipe.experiment.stage_configs import Runtime
@@ -168,13 +169,13 @@ def full_size(okvqa: Path | None) -> None:
 
 
 def _print(line: str) -> None:
-    """Print a line at once: each takes minutes."""
+    """Print a line without buffering, because each takes minutes."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def _work(results: Path) -> str:
-    """Return what the LVLM did in a run."""
+    """Return the LVLM's work in a run."""
     counts: dict[str, float] = {}
     for path in sorted(results.rglob("counters.json")):
         for name, value in json.loads(path.read_text(encoding="utf-8")).items():
@@ -202,7 +203,7 @@ def write_data(folder: Path, run: Rehearsal, okvqa: Path | None) -> dict[str, st
 
 
 def _easy_vqa(split: str, count: int) -> list[dict[str, Any]]:
-    """Return questions of easy-VQA, whose one answer all annotators give."""
+    """Return questions of easy-VQA; all annotators give its single answer."""
     path = real_parts.folder_of("easy-vqa") / SPLITS[split][1] / "questions.json"
     rows = json.loads(_read(path))
     chosen = generator(0, "rehearsal", split).choice(len(rows), count, replace=False)
@@ -210,7 +211,7 @@ def _easy_vqa(split: str, count: int) -> list[dict[str, Any]]:
 
 
 def _okvqa(folder: Path, split: str, count: int) -> list[dict[str, Any]]:
-    """Return questions of OK-VQA; where its annotations are not there, words of easy-VQA stand for answers."""
+    """Return questions of OK-VQA; without its annotations, words of easy-VQA serve as answers."""
     name = SPLITS[split][0]
     questions = json.loads(_read(folder / OKVQA_QUESTIONS.format(name)))["questions"]
     annotated = folder / OKVQA_ANNOTATIONS.format(name)
@@ -240,7 +241,7 @@ def _read(path: Path) -> str:
 
 
 def _write_images(folder: Path, images: Sequence[int], split: str) -> None:
-    """Write a JPEG an image: a piece of a photograph in one of COCO's sizes."""
+    """Write one JPEG for each image: a crop of a photograph in one of COCO's sizes."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -272,7 +273,7 @@ TEXT: Mapping[str, Any] = {
     "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 256, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
 }  # fmt: skip
-"""A language model that a CPU runs in minutes; the vocabulary is the real one."""
+"""A language model that a CPU runs in minutes, with the real vocabulary size."""
 VOCABULARY = 151_936
 ROTARY: Mapping[str, Any] = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 6, 6]}
 

@@ -1,4 +1,4 @@
-"""How much there is to read, by room: `make size`. A habit to look at, not a limit that a test enforces."""
+"""Amount of code by room: `make size`. A report for readers, not a limit that a test enforces."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 PACKAGE = "lever_pipe"
 LONG_FILE, LONG_FUNCTION = 700, 60
 REPEATED = 6
-"""So many equal lines, of code and beyond imports, make a repetition."""
+"""Minimum number of equal lines, of code without imports, that count as a repetition."""
 
 
 def main() -> None:
-    """Print the table of rooms, then what stands out."""
+    """Print the table of rooms, then unusually long or repeated code."""
     files = sorted(Path(PACKAGE).rglob("*.py"))
     resources_for = Counter[str]()
     counts = Counter[str]()

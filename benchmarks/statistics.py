@@ -1,7 +1,7 @@
-"""How often tests of study reports reject where nothing differs: `make bench-statistics` (two minutes).
+"""Rejection rates of the tests in study reports under true nulls: `make bench-statistics` (two minutes).
 
-Simulated are families of comparisons against one reference over common seeds and questions. What seeds do to the first
-of them is `ratio` times what they do to the others, as a KL_BETA of 0 beside one of 3, and no mean differs.
+The simulation has families of comparisons with one reference over common seeds and questions. The effect of seeds on
+the first comparison is `ratio` times the effect on the others, as for a KL_BETA of 0 next to one of 3. No mean differs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ RATIOS = (1, 2, 3, 5)
 REPETITIONS, AT_A_TIME = 10_000, 500
 QUESTION_SD, ANSWER_SD = 0.3, 0.3  # of one question's difference: over questions, and of single answers
 SHIFT = 3.0
-"""True difference whose power is told, in standard errors of the estimate."""
+"""True difference at which the power is measured, in standard errors of the estimate."""
 
 
 class Shape(NamedTuple):
-    """A family of comparisons, and how much seeds move the first one's like beside what questions do."""
+    """A family of comparisons, and the variance between seeds relative to that between questions."""
 
     seeds: int
     questions: int
     comparisons: int
     seed_share: float
-    """Variance of a mean difference that seeds make, by that which questions make, at ratio 1."""
+    """Variance of a mean difference due to seeds, divided by the variance due to questions, at ratio 1."""
     is_gated: bool = True
 
 
@@ -51,12 +51,12 @@ SHAPES = (
 
 
 class Found(NamedTuple):
-    """What tests do in a shape at a ratio."""
+    """Rejection rates for a shape at a ratio."""
 
     shape: Shape
     ratio: int
     sizes: tuple[float, ...]
-    """Of the first comparison by level."""
+    """Of the first comparison, by level."""
     others: float
     """Of all others, at the first level."""
     family: float
@@ -66,17 +66,17 @@ class Found(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Return which gate is missed, or nothing."""
+        """Return the missed gate, or an empty text."""
         worst = max(self.sizes[0], self.others if self.shape.comparisons > 1 else 0.0)
         missed = worst > AT_MOST or self.family > FAMILY_AT_MOST
         return f"{self.shape}, ratio {self.ratio}: size {worst:.3f}, family {self.family:.3f}" if missed else ""
 
 
 def p_values(shape: Shape, ratio: int, n: int, random: np.random.Generator) -> Iterator[NDArray[np.float64]]:
-    """Yield [C, n] p values of true nulls, and behind them [n] of the first comparison with its mean at `SHIFT`."""
+    """Yield [C, n] p values of true nulls, then [n] p values of the first comparison with its mean at `SHIFT`."""
     s, questions = shape.seeds, shape.questions
     error = QUESTION_SD / questions**0.5
-    seed_sd = error * (shape.seed_share * s / 2) ** 0.5  # half of it is the reference's
+    seed_sd = error * (shape.seed_share * s / 2) ** 0.5  # the reference has half of the variance
 
     def side(scale: float) -> NDArray[np.float64]:
         answers = random.normal(0, ANSWER_SD / 2**0.5, (s, questions, n))
@@ -98,11 +98,12 @@ def p_values(shape: Shape, ratio: int, n: int, random: np.random.Generator) -> I
 
 
 def measure(shape: Shape, ratio: int, n: int = REPETITIONS) -> Found:
-    """Return how often true nulls of a family are rejected in `n` repetitions."""
+    """Return the rejection rates of a family's true nulls in `n` repetitions."""
     random = generator(0, "size of tests", *map(str, shape), ratio)
     parts = [tuple(p_values(shape, ratio, min(n, AT_A_TIME), random)) for _ in range(max(1, n // AT_A_TIME))]
     p_CR, shifted_R = (np.concatenate(of, axis=-1) for of in zip(*parts, strict=True))
     families = np.array([holm(p_C).min() for p_C in p_CR.T])
+    # Holm rejects some test of a family exactly if its smallest adjusted p is below the level.
     return Found(
         shape,
         ratio,
@@ -129,7 +130,7 @@ def table(rows: list[Found]) -> str:
 
 
 def main() -> int:
-    """Print the table, write it into the page, and return 1 where a gate is missed."""
+    """Print the table, write it into the page, and return 1 if a gate is missed."""
     rows = [measure(shape, ratio) for shape in SHAPES for ratio in (RATIOS if shape.comparisons > 1 else (1,))]
     known = stats.norm.sf(stats.norm.isf(LEVELS[0] / 2) - SHIFT)
     text = f"{table(rows)}\nWith known variances the power would be {known:.2f}.\n"

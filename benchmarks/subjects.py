@@ -1,4 +1,4 @@
-"""The models that are timed, each with the examples that its prompts are made of."""
+"""The timed models, each with examples for its prompts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SPECIALS = (
 N_VOCABULARY = 1024
 N_WORDS = 600
 SIZES = ((168, 112), (112, 168), (168, 168), (224, 112), (140, 196))
-"""Width and height, multiples of 28: nothing is resized, which libraries do slightly differently."""
+"""Width and height, multiples of 28: images are not resized, because libraries resize slightly differently."""
 SYSTEM = (
     "A few solved examples come first, each with an image, a question and its answer. A new image and a new question "
     "follow. Answer the new question in one or two words."
@@ -45,7 +45,7 @@ SYSTEM = (
 
 
 class DecodedImages(ImageSource):
-    """Images in memory, so that no mode pays for reading files."""
+    """Images in memory, so that no timing includes reading files."""
 
     def __init__(self, images: Mapping[str, Image]) -> None:
         super().__init__({})
@@ -63,17 +63,17 @@ class DecodedImages(ImageSource):
 
 @dataclass(frozen=True)
 class Subject:
-    """A loaded model and what its workloads are drawn from.
+    """A loaded model and the sources of its workloads.
 
     Attributes:
         name: one word.
-        title: what the document calls it.
+        title: its name on the page.
         parts: model, tokenizer and image processor.
         settings: of the engine and of its search.
         wording: of the prompts.
         pool: possible demonstrations.
-        queries: what is asked.
-        answers: from which the given answers are drawn.
+        queries: questions to answer.
+        answers: source of the given answers.
         images: of pool and queries.
     """
 
@@ -89,15 +89,15 @@ class Subject:
 
     @property
     def n_parameters(self) -> int:
-        """Numbers in the model, tied ones counted once."""
+        """Number of parameters, tied ones counted once."""
         return sum(parameter.numel() for parameter in self.parts.model.parameters())
 
 
 def random_subject(folder: Path, scale: int = 1) -> Subject:
-    """Return a model with random weights, saved to `folder` and loaded from there as any other.
+    """Return a model with random weights, saved to `folder` and loaded from there.
 
-    Its weights are larger than usual, else no output would react to an image or to a position. It has `scale` times the
-    width and the layers of the smallest.
+    Its weights are larger than usual; otherwise no output would depend on an image or a position. It has `scale` times
+    the width and the layers of the smallest model.
     """
     words = _words()
     save_random_model(folder, words, scale)
@@ -125,7 +125,7 @@ def random_subject(folder: Path, scale: int = 1) -> Subject:
 
 
 def world_subject(folder: Path) -> Subject:
-    """Return the embedded world's model with examples of the default experiment, whose files go to `folder`."""
+    """Return the embedded world's model with examples of the default experiment, written to `folder`."""
     experiment = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
     config = plan.stage_config(experiment, "answer_prompts", {})
     assert isinstance(config, AnswerPromptsConfig)

@@ -1,4 +1,4 @@
-"""How long a user waits: whole commands on a fresh clone, one after another, in a table (`make bench-run`)."""
+"""Waiting times of users: whole commands on a fresh clone, one after another, in a table (`make bench-run`)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ CPU seconds are those of all processes of a command. A machine that does somethi
 
 
 class Command(NamedTuple):
-    """What a user waits for: its name, what runs, what it should cost at most and what it aims at, in seconds.
+    """A command of a user: its name, its function, and the limit (gate) and goal of its time in seconds.
 
-    `of` says whether gate and goal bound the wall time or the CPU time.
+    `of` selects the time that gate and goal limit: wall time or CPU time.
     """
 
     name: str
@@ -64,23 +64,23 @@ class Measured(NamedTuple):
 
     @property
     def held(self) -> bool:
-        """Whether the gate is held."""
+        """Whether the time is within the gate."""
         return (self.cpu if self.command.of == "cpu" else self.wall) <= self.command.gate
 
 
 def make(target: str) -> Callable[[Path], object]:
-    """Return what runs a target of the Makefile."""
+    """Return a function that runs a target of the Makefile."""
     return lambda clone: _run(clone, "make", target)
 
 
 def one_beta_more(clone: Path) -> object:
-    """Add a KL_BETA to the default experiment and bring its report up to date."""
+    """Add a KL_BETA to the default experiment and update its report."""
     _edit(clone / "config.yaml", "kl_betas: [0, 0.12, 0.145, 0.15, 0.155, 0.18]\n    long", "0.2]\n    long")
     return _run(clone, ".venv/bin/snakemake")
 
 
 def plan_production(clone: Path) -> object:
-    """Plan the production experiment, its raw files being there."""
+    """Plan the production experiment with placeholder raw files."""
     folder = clone / "data" / "okvqa"
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "val"):
@@ -90,10 +90,10 @@ def plan_production(clone: Path) -> object:
 
 
 def plan_10_000_jobs(clone: Path) -> object:
-    """Plan an experiment of many betas.
+    """Plan an experiment with many betas.
 
     Raises:
-        AssertionError: it has not about 10,000 jobs.
+        AssertionError: the number of jobs is not about 10,000.
     """
     betas = [round(0.001 * (1 + number), 3) for number in range(BETAS_OF_10_000_JOBS)]
     (clone / "many.yaml").write_text(
@@ -129,7 +129,7 @@ def measure(clone: Path) -> Iterator[Measured]:
 
 
 def main() -> int:
-    """Measure all commands on a clone of the last commit and write the page; status 1 if a gate is missed."""
+    """Measure all commands on a clone of the last commit and write the page; return 1 if a gate is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.timings", description=__doc__)
     parser.add_argument("--out", type=Path, default=PAGE, help="the page")
     parser.add_argument("--no-gate", action="store_true", help="report only")
@@ -148,6 +148,7 @@ def main() -> int:
 
 
 def _run(folder: Path, *command: str) -> str:
+    # Settings of this process must not reach the measured commands.
     hidden = {"VIRTUAL_ENV", "PYTHONPATH", numerics.MODE, *numerics.PORTABLE}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What is asked: the shapes of the two stages that ask the model most."""
+"""Workloads in the shape of the two stages that send most prompts to the model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lever_pipe.lvlms.protocol import LvlmRequest
 N_GIVEN = 4  # answers scored for each prompt of the RL data
 RL_SHOTS = 2
 SHOTS = (1, 2, 3, 4)
-PEAKEDNESS = 0.15  # shape of the gamma weights of a policy; a few demonstrations take most of them
-N_CHECKPOINTS = 32  # policies that most batches of the default run answer together
-AGREEMENT = 0.8  # how often a checkpoint's selection follows the common one
+PEAKEDNESS = 0.15  # shape of the gamma weights of a policy; a few demonstrations have most of the weight
+N_CHECKPOINTS = 32  # policies in most batches of the default run
+AGREEMENT = 0.8  # probability that a checkpoint's selection follows the common one
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests in the order in which a stage would ask them."""
+    """Requests in the order of a stage."""
 
     name: str
     title: str
@@ -31,7 +31,7 @@ class Workload:
 
 
 def rl_data(subject: Subject, *, n_queries: int = 4, n_sequences: int = 20) -> Workload:
-    """Return queries with distinct two-shot sequences out of one pool, each with given answers to score."""
+    """Return queries with distinct two-shot sequences from one pool, each with given answers to score."""
     requests = []
     for number, query in enumerate(subject.queries[:n_queries]):
         rng = generator(0, "benchmark", "rl_data", number)
@@ -42,7 +42,7 @@ def rl_data(subject: Subject, *, n_queries: int = 4, n_sequences: int = 20) -> W
 
 
 def evaluation(subject: Subject, *, n_checkpoints: int = N_CHECKPOINTS, n_queries: int = 6) -> Workload:
-    """Return the nested selections of several checkpoints, which agree more often than not."""
+    """Return the nested selections of several checkpoints, which agree in most demonstrations."""
     requests = []
     for number, query in enumerate(subject.queries[:n_queries]):
         rng = generator(0, "benchmark", "evaluation", number)

@@ -1,4 +1,4 @@
-"""Policies without training: rankings of a pool from similarity, diversity, words, chance or the annotations."""
+"""Untrained baseline policies: rankings of a pool by similarity, diversity, words, chance or the annotations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DPP_SCALE = 0.1
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORD = rf"[{_UNSPACED}]\p{{M}}*|[\w--[{_UNSPACED}]]+"
 OWN_SHARE = 1e-6
-"""Added to each candidate's similarity to itself, so that a copy of a chosen one has a volume, too."""
+"""Added to each candidate's similarity to itself, so that a copy of a selected candidate has a nonzero volume."""
 
 
 def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.int64]:
     """Return the pool positions from most to least similar; ties keep pool order.
 
-    * `similar_image` is what the literature calls RICES; `vote` shows what `similar_both` does.
-    * `mmices`: the questions' order among the `FILTERED` nearest images, the others behind (Chen 2023, MMICES).
+    * `similar_image` is known as RICES in the literature; `vote` has the demonstrations of `similar_both`.
+    * `mmices`: the `FILTERED` nearest images in the order of their questions, then the others (Chen 2023, MMICES).
     """
     weights = {"similar_image": (1, 0), "similar_question": (0, 1), "similar_both": (1, 1), "vote": (1, 1)}
     if baseline == "mmices":
@@ -43,6 +43,7 @@ def rank_by_similarity(baseline: str, similarities: Similarities) -> NDArray[np.
             found=f"'{baseline}'",
             do="Name one of them.",
         )
+    # Both parts are cosines, so they add up without scaling.
     image, question = weights[baseline]
     score = image * similarities["image"] + question * similarities["question"]
     return np.argsort(-score, kind="stable")
@@ -58,8 +59,8 @@ def rank_by_mmr(
     Args:
         relevance_K: r, of each candidate to the query.
         alike_KK: s, of the candidates to each other.
-        size: how many are chosen.
-        weight: w in [0, 1]; with 1 the order is that of relevance.
+        size: number of picks.
+        weight: w in [0, 1]; 1 ranks by relevance alone.
 
     Source: Carbonell 1998 (MMR)
     """
@@ -82,14 +83,15 @@ def rank_by_dpp(
     Args:
         relevance_K: r, of each candidate to the query.
         alike_KK: s, positive semidefinite, of the candidates to each other.
-        size: how many are chosen.
+        size: number of picks.
         scale: of relevance.
 
     Source: Chen 2018 (Fast Greedy MAP Inference for DPP), Ye 2023 (CEIL)
     """
+    # Subtracting the maximum scales all qualities equally and keeps exp from overflowing.
     quality = np.exp((relevance_K - relevance_K.max()) / (2 * scale))
     kernel = quality[:, None] * (alike_KK + OWN_SHARE * np.eye(len(quality))) * quality
-    rows = np.zeros((size, len(quality)))  # of the Cholesky factor of what is chosen, one a pick
+    rows = np.zeros((size, len(quality)))  # of the Cholesky factor of the picked candidates, one a pick
     gains, picks = kernel.diagonal().copy(), list[int]()
     for step in range(size):
         pick = int(gains.argmax())
@@ -103,12 +105,12 @@ def rank_by_dpp(
 def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
     """Return a function that scores all these questions against a new one by their common words.
 
-    Lucene's form of BM25 with the usual k1 = 1.5 and b = 0.75. Every word counts (see `words_in`); a question without
-    words scores 0 and is worth 0 to every other.
+    It is Lucene's form of BM25 with the usual k1 = 1.5 and b = 0.75. Every word counts (see `words_in`). A question
+    without words scores 0 against every other.
 
     Source: Robertson 1994 (BM25), Lu 2024 (bm25s)
     """
-    import bm25s  # brings scipy.sparse, which no other baseline needs
+    import bm25s  # imported here, because it loads scipy.sparse, which no other baseline needs
 
     documents = [words_in(question) for question in questions]
     nothing = np.zeros(len(documents), dtype=np.float32)
@@ -128,9 +130,9 @@ def bm25_over(questions: Sequence[str]) -> Callable[[str], NDArray[np.float32]]:
 def words_in(text: str) -> list[str]:
     """Return the words of a text in lower case, one-character words included.
 
-    Scripts that write no spaces between words have no word boundaries to find: there each character is a word.
+    In scripts without spaces between words, each character counts as a word.
     """
-    import regex  # knows scripts, and counts vowel signs as parts of words
+    import regex  # supports Unicode scripts and treats vowel signs as parts of words
 
     return list(map(str, regex.findall(_WORD, text.lower(), regex.VERSION1)))
 
@@ -141,11 +143,11 @@ def rank_by_annotations(
     similarities: Similarities,
     rule: Normalisation = "when_they_disagree",
 ) -> NDArray[np.int64]:
-    """Return the pool positions as the oracle ranks them; it reads the query's own annotations.
+    """Return the pool positions in the oracle's order; it reads the query's own annotations.
 
-    First by the VQA accuracy that the demonstration's answer would earn, then by equal question type, then by
-    similarity of image and question. No policy without the annotations can be expected to do better; what the pool
-    does not hold bounds the oracle too.
+    The order is by the VQA accuracy that the demonstration's answer would earn, then by equal question type, then by
+    similarity of image and question. No policy without the annotations can be expected to do better. The oracle is
+    limited to the candidates of the pool too.
     """
     accuracy, same_type = _by_annotations(query, candidates, rule)
     similarity = similarities["image"] + similarities["question"]
@@ -155,7 +157,7 @@ def rank_by_annotations(
 def best_by_annotations(
     query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
 ) -> NDArray[np.bool_]:
-    """Return which candidates `[K]` the annotations rank first, before similarity decides; none if no answer earns."""
+    """Return the mask `[K]` of the candidates that the annotations rank first (before similarity), if any earns."""
     accuracy, same_type = _by_annotations(query, candidates, rule)
     best = (accuracy > 0) & (accuracy == accuracy.max())
     of_type: NDArray[np.bool_] = best & same_type
@@ -168,13 +170,14 @@ def _by_annotations(
     earned = (vqa_accuracy(each.answer, query.answers, normalise_references=rule) for each in candidates)
     accuracy = np.fromiter(earned, dtype=np.float64, count=len(candidates))
     same_type = np.array([candidate.question_type == query.question_type for candidate in candidates])
+    # Rounded, so that accuracies that differ in the last bits only count as ties.
     return np.round(accuracy, 6), same_type
 
 
 def holds_exact_demonstration(
     query: Example, candidates: Sequence[Example], rule: Normalisation = "when_they_disagree"
 ) -> bool:
-    """Tell whether the pool has a demonstration of the query's type whose answer earns at least half."""
+    """Return whether the pool has a demonstration of the query's type whose answer earns at least half."""
     return any(
         c.question_type == query.question_type
         and vqa_accuracy(c.answer, query.answers, normalise_references=rule) >= 0.5
@@ -183,7 +186,7 @@ def holds_exact_demonstration(
 
 
 def pool_similarities(pool: Pool, train: Embeddings, queries: Embeddings) -> Similarities:
-    """Return the cosines of a query's image and question with those of its candidates, each `[K]`."""
+    """Return the cosines `[K]` between a query and its candidates, for images and for questions."""
     rows = np.array(pool.candidates)
     return {part: train[part][rows] @ queries[part][pool.query_id] for part in ("image", "question")}
 
@@ -191,7 +194,8 @@ def pool_similarities(pool: Pool, train: Embeddings, queries: Embeddings) -> Sim
 def relevance_and_likeness(
     similarities: Similarities, candidates: Embeddings
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return `[K]` of the candidates to the query and `[K, K]` to each other: means of both cosines."""
+    """Return the mean of both cosines: candidates to the query `[K]`, and to each other `[K, K]`."""
     relevance = np.mean([similarities[part].astype(np.float64) for part in similarities], axis=0)
+    # The product of two concatenations of unit vectors is the sum of both cosines.
     vectors = np.concatenate([candidates[part].astype(np.float64) for part in similarities], axis=1)
     return relevance, vectors @ vectors.T / len(similarities)

@@ -1,4 +1,4 @@
-"""Beam data: which demonstrations, chosen one after the other, make the true answer of a query most probable."""
+"""Beam data: sequences of demonstrations that maximise the probability of the correct answer to a query."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
 Demonstrations = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""
 Score = Callable[[Sequence[PromptIds]], Sequence[float]]
-"""Gives each of several the probability of the query's answer, in [0, 1]."""
+"""Returns, for each prompt, the probability of the query's answer, in [0, 1]."""
 
 DIGITS = 6
-"""Of a probability: the last bits depend on batch composition on a GPU, and ties are settled by id."""
+"""Digits of a probability: on a GPU the last bits depend on the batch composition, and ties are broken by id."""
 
 
 def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[QueryBeams]:
-    """Return what a beam search over each query's pool finds, the best beam first.
+    """Run a beam search over each query's pool and return its beams, the best one first.
 
-    gain(c | S) = P(y | x, S + c) - P(y | x, S), so that the gains of a beam add up to what all its demonstrations do.
-    Each step asks for a beam itself and for every candidate that it lacks: 1 + K, then `size` times 1 + K - s. Of
-    equal beams the one of smaller ids is kept.
+    gain(c | S) = P(y | x, S + c) - P(y | x, S), so the gains of a beam add up to the gain of all its demonstrations.
+    Each step scores the beams themselves and every extension by a candidate that the beam lacks: 1 + K prompts at
+    first, then `size` times 1 + K - s. Of equal beams the one with the smaller ids is kept.
 
     Source: Lever-Plus published code
     """
@@ -38,6 +38,7 @@ def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[Q
             pool: [(*beam, c) for beam in top for c in pool.candidates if c not in beam] for pool, top in beams.items()
         }
         prompts = [(pool.query_id, beam) for pool, top in beams.items() for beam in [*top, *grown[pool]]]
+        # Rounded before any comparison, so that the batch composition cannot change the beams.
         chance.update(zip(prompts, (round(p, DIGITS) for p in score(prompts)), strict=True))
         for pool, children in grown.items():
             ranked = sorted((-_worth(chance, pool.query_id, beam, settings), beam) for beam in children)
@@ -65,12 +66,12 @@ def _gains(chance: dict[PromptIds, float], query: ExampleId, beam: Demonstration
 
 
 def prompt_order(beam: Demonstrations, settings: Beams) -> Demonstrations:
-    """Return chosen demonstrations in the order of the prompt, the first one farthest from the question."""
+    """Return selected demonstrations in the order of the prompt, the first one farthest from the question."""
     return beam if settings.newest == "last" else beam[::-1]
 
 
 def scorer(train: Sequence[Example], model: Lvlm, wording: Wording, settings: Beams) -> Score:
-    """Return what asks an LVLM for the probability of a train query's shown answer."""
+    """Return a function that gets the probability of a train query's displayed answer from an LVLM."""
 
     def score(prompts: Sequence[PromptIds]) -> list[float]:
         demonstrations = [[train[i] for i in prompt_order(beam, settings)] for _, beam in prompts]
@@ -83,11 +84,12 @@ def scorer(train: Sequence[Example], model: Lvlm, wording: Wording, settings: Be
 
 
 def span_probability(reply: LvlmReply) -> float:
-    """Return exp(mean log-probability) over the tokens of the shown answer, in [0, 1].
+    """Return exp(mean log-probability) over the tokens of the displayed answer, in [0, 1].
 
-    The end of the turn is no part of the answer.
+    The end-of-turn token is not part of the answer.
 
     Source: Lever-Plus published code
     """
+    # The last log-probability belongs to the end of the turn.
     *span, _ = reply.token_log_probs[0]
     return min(1.0, math.exp(statistics.fmean(span)))

@@ -1,7 +1,7 @@
-"""Bugs of the published evaluation, from outside: no other stage depends on this.
+"""Emulation of bugs of the published evaluation; no other stage depends on it.
 
-Checkpoints had lost what GRPO trained (`drop_head`), all queries were offered the same two items (`first_items`), and
-the logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
+Checkpoints lost the tensors that GRPO had trained (`drop_head`). All queries got the same two candidates
+(`first_items`). The logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 
 Chosen = NDArray[np.int64]
-"""[N, S] train items that one policy chooses for N queries, in prompt order."""
+"""[N, S] train items that one policy selects for N queries, in prompt order."""
 
 
 @torch.no_grad()
@@ -36,9 +36,9 @@ def epoch_without_updates(
     clip_epsilon: float,
     generator: torch.Generator,
 ) -> dict[str, float]:
-    """Return what an epoch would log if no step were taken: query-weighted means of every metric.
+    """Return the metrics of an epoch without optimiser steps: query-weighted means.
 
-    Dropout draws from torch's ambient stream; the reference never has any.
+    Dropout draws from torch's ambient stream; the reference has no dropout.
     """
     n_queries = len(selected[0])
     order = torch.cat(batches(n_queries, BATCH, generator))
@@ -52,12 +52,12 @@ def epoch_without_updates(
         step = grpo_step(scores, anchor[rows], batch, advantages[rows], kl_beta=0.0, clip_epsilon=clip_epsilon)
         for name, value in step.values.items():
             totals[name] = totals.get(name, 0.0) + len(batch) / n_queries * value
-    del totals["kl_loss"]  # no penalty is weighted where nothing is trained
+    del totals["kl_loss"]  # without training there is no weighted penalty
     return totals
 
 
 def head_names(module: PointerSelector) -> set[str]:
-    """Return the tensors that GRPO with frozen projections trains: attention and layer norm."""
+    """Return the names of the tensors that GRPO with frozen projections trains: attention and layer norm."""
     frozen = build_selector(module.architecture)
     frozen.freeze_projections()
     return {name for name, parameter in frozen.named_parameters() if parameter.requires_grad}
@@ -65,10 +65,10 @@ def head_names(module: PointerSelector) -> set[str]:
 
 @torch.no_grad()
 def drop_head(module: PointerSelector, seed: int) -> PointerSelector:
-    """Put freshly initialised tensors, the same for every checkpoint, in the place of the trained head.
+    """Replace the trained head by freshly initialised tensors, the same for every checkpoint.
 
-    The published converter renamed the trained tensors, the evaluated class knew other names, and a lenient load
-    passed over both: what was left of a checkpoint were its three projections.
+    The published converter renamed the trained tensors, the evaluated class used other names, and a lenient load
+    ignored the mismatch: only the three projections of a checkpoint were loaded.
     """
     fresh = initialise(build_selector(module.architecture), torch_generator(seed, "emulated head")).state_dict()
     names = head_names(module)
@@ -79,34 +79,35 @@ def drop_head(module: PointerSelector, seed: int) -> PointerSelector:
 
 
 def first_items(pools: Sequence[Pool], n: int) -> list[Pool]:
-    """Return for each query, in place of its own pool, the first `n` items of the train split."""
+    """Return a pool for each query that consists of the first `n` items of the train split."""
     items = tuple(ExampleId(i) for i in range(n))
     return [Pool(query_id=pool.query_id, candidates=items) for pool in pools]
 
 
 def decode_with_repeats(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
-    """Return greedy selections `[B, S]` as pool positions, also where there are fewer candidates than shots."""
+    """Return greedy selections `[B, S]` as pool positions, also if there are fewer candidates than shots."""
     n_pool = encoded.candidates.shape[1]
     return with_repeats(greedy(module, encoded, min(shots, n_pool)), shots, n_pool)
 
 
 def with_repeats(picks_BS: Tensor, shots: int, n_pool: int) -> Tensor:
-    """Return greedy picks of a whole pool, going on to more shots than it has candidates.
+    """Extend greedy picks of a whole pool to more shots than it has candidates.
 
-    The published decoding masks what is chosen and takes the largest score. Once all are chosen, the first of the
-    equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`. What has ended stays so.
+    The published decoding masks the picked candidates and takes the largest score. After all are picked, the first of
+    the equal masked scores wins: two candidates give `[1, 0, 0, 0]` or `[0, 1, 0, 0]`. Ended selections stay ended.
     """
+    # 0 is the first candidate, which wins all ties; n_pool marks a selection that ended earlier.
     again_B1 = torch.where(picks_BS[:, -1:] < n_pool, 0, n_pool)
     return torch.cat([picks_BS, again_B1.expand(-1, shots - picks_BS.shape[1])], dim=1)
 
 
 def repeated_share(chosen_NS: Chosen, shots: int) -> float:
-    """Return the share of prompts of so many shots that show a demonstration twice."""
+    """Return the share of prompts with this number of shots that show a demonstration twice."""
     ordered_Nk = np.sort(chosen_NS[:, :shots], axis=1)
     return float((ordered_Nk[:, 1:] == ordered_Nk[:, :-1]).any(axis=1).mean())
 
 
 def prompts_a_query(policies: Sequence[Chosen], shots: int) -> NDArray[np.int64]:
-    """Return how many distinct prompts of so many shots the policies together make of each query, [N]."""
+    """Return the number of distinct prompts that the policies together make of each query, [N]."""
     stacked_PNk = np.stack([picks[:, :shots] for picks in policies])
     return np.array([len(np.unique(stacked_PNk[:, query], axis=0)) for query in range(stacked_PNk.shape[1])])

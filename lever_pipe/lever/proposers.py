@@ -1,6 +1,6 @@
-"""Ordered selections of one query to be answered: beams, samples, neighbours and chance.
+"""Generators of ordered selections for one query: beams, samples, neighbours and chance.
 
-The proposing policy is a Plackett-Luce ranking by similarity; its score is the similarity standardised within the
+The proposing policy is a Plackett-Luce ranking by similarity. Its score is the similarity standardised within the
 pool, times a scale.
 """
 
@@ -17,7 +17,7 @@ from lever_pipe.experiment.rl_data_config import ProposalSettings
 Positions = tuple[int, ...]
 Scores = NDArray[np.float64]
 Draft = tuple[Positions, dict[str, object]]
-"""Pool positions, and what their proposal says of how it was made."""
+"""Pool positions, and the facts about the generator that their proposal records."""
 
 
 def propose(
@@ -25,8 +25,8 @@ def propose(
 ) -> list[Proposal]:
     """Return the distinct ordered selections of one query.
 
-    (i, j) and (j, i) are two selections, because order changes the prompt. Of equal ones the first generator in the
-    order beam, retrieval, sample, random keeps it. `similarities` are the cosines `[K]` of query and candidates.
+    (i, j) and (j, i) are two selections, because order changes the prompt. Of equal selections the first one in the
+    order beam, retrieval, sample, random is kept. `similarities` are the cosines `[K]` of query and candidates.
     """
     scores = standardise(similarities) * options.similarity_scale
     drafts = [
@@ -46,12 +46,12 @@ def diversity_fill(
 ) -> list[Proposal]:
     """Return `budget` further uniform selections that are not yet `present`.
 
-    Whether a query is filled depends on its answers so far; how many are drawn, and which, does not depend on any
-    later answer. So there is no optional stopping, and the fill adds no bias towards successes.
+    Whether to fill a query depends on its answers so far; the number of selections and their choice do not depend on
+    any later answer. So there is no optional stopping, and the fill adds no bias towards successes.
     """
     selections = {tuple(positions) for positions in present}
     proposals: list[Proposal] = []
-    for _ in range(100 * budget):  # a pool with fewer selections than the budget ends here
+    for _ in range(100 * budget):  # bounded, because a pool may have fewer selections than the budget
         positions = _uniform(len(pool.candidates), shots, generator)
         if len(proposals) == budget:
             break
@@ -69,9 +69,10 @@ def standardise(similarities: NDArray[np.float32]) -> Scores:
 
 
 def log_softmax_without(scores: Scores, picks: Positions) -> Scores:
-    """Return the log-probabilities of the next pick; already chosen positions have minus infinity."""
+    """Return the log-probabilities of the next pick; positions already picked have minus infinity."""
     masked = scores.copy()
     masked[list(picks)] = -np.inf
+    # Shifted by the maximum, so that exp cannot overflow.
     shifted = masked - masked.max()
     result: Scores = shifted - np.log(np.exp(shifted).sum())
     return result
@@ -85,7 +86,7 @@ def _beams(scores: Scores, options: ProposalSettings) -> Iterator[Draft]:
         grown = []
         for log_prob, prob_sum, picks in beams:
             step = log_softmax_without(scores, picks)
-            # Chosen positions come last in this order; a pool may have fewer selections than beams.
+            # Picked positions come last in this order; a pool may have fewer selections than beams.
             best = np.argsort(-step, kind="stable")[: min(width, len(scores) - len(picks))]
             grown += [(log_prob + step[i], prob_sum + float(np.exp(step[i])), (*picks, int(i))) for i in best]
         beams = sorted(grown, key=lambda beam: (-beam[0], beam[2]))[:width]
@@ -95,13 +96,14 @@ def _beams(scores: Scores, options: ProposalSettings) -> Iterator[Draft]:
 
 
 def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Generator) -> Iterator[Draft]:
-    """Yield draws at each temperature; disjoint ones cut one ranking of the pool into consecutive selections."""
+    """Yield samples at each temperature; disjoint ones cut one ranking of the pool into consecutive selections."""
     shots, n = options.shots, options.n_samples_per_temperature
     for temperature in options.temperatures:
         tempered = scores / temperature
         order: list[int] = []
         for _ in range(n):
             if not options.disjoint_samples or len(order) < shots:
+                # Sorting scores plus Gumbel noise draws a ranking from the Plackett-Luce model exactly.
                 order = np.argsort(-(tempered + generator.gumbel(size=len(scores))), kind="stable").tolist()
             picks = tuple(order[:shots])
             order = order[shots:] if options.disjoint_samples else []
@@ -110,7 +112,7 @@ def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Gen
 
 
 def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> Iterator[Draft]:
-    """Yield, as the i-th selection, what repeatedly taking the (i + 1)-th most similar remaining candidate gives."""
+    """Yield selections; the i-th one repeatedly takes the (i + 1)-th most similar remaining candidate."""
     for skip in range(options.n_retrieval):
         remaining = np.argsort(-similarities, kind="stable").tolist()
         picks: list[int] = []

@@ -1,6 +1,6 @@
-"""A released policy: loaded from its folder alone, it selects demonstrations for any question about any image.
+"""A released policy: loads from its folder alone and selects demonstrations for any question about any image.
 
-`lever-pipe release` writes the folder. Examples go by the question ids of the data set that they came from.
+`lever-pipe release` writes the folder. Examples are identified by the question ids of the original data set.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ POOLS, SELECTIONS, ENCODER = "pools.jsonl", "selections.jsonl", "encoder"
 
 
 class OfQuestion(Row):
-    """Train questions that belong to a question, in order: the pool that it is offered, or a policy's choice for it."""
+    """Train questions of an evaluation question, in order: its candidate pool, or a policy's selection."""
 
     question_id: int
     train_question_ids: tuple[int, ...]
 
 
 class ReleasedPolicy(Section):
-    """All that `config.json` of a released policy says."""
+    """Contents of a released policy's `config.json`."""
 
     policy: str
     lineage: str
-    """Digest of all that the policy and its scores were made from."""
+    """Digest of all inputs of the policy and its scores."""
     selector: Selector
     shots: int
     pools: Pools
-    """How candidates are drawn."""
+    """Settings for drawing candidates."""
     encoder: EmbedExamplesConfig
 
 
 class Policy:
-    """A policy that selects, on CPU; nothing outside its folder is read.
+    """A policy that selects demonstrations on CPU and reads only its folder.
 
     Attributes:
-        settings: what it is.
-        examples: the train examples by question id: all that may be demonstrations.
-        pools: evaluation question -> the candidates that it was offered.
-        selections: evaluation question -> what the policy chose of them.
+        settings: contents of `config.json`.
+        examples: the train examples by question id, the only possible demonstrations.
+        pools: evaluation question -> its candidates.
+        selections: evaluation question -> the policy's selection from them.
 
     Raises:
-        CheckpointError: weights or an encoder that are not those that were released.
+        CheckpointError: the weights or the encoder differ from the released ones.
         RecordError: a file is missing or malformed.
     """
 
@@ -69,6 +69,7 @@ class Policy:
         folder = Path(folder)
         self.settings = storage.read_row(folder / SETTINGS, ReleasedPolicy)
         encoder, selector, model = self.settings.encoder, self.settings.selector, folder / ENCODER
+        # The selector was trained on this encoder's embeddings only.
         if (identity := contents.model_identity(str(model))) != encoder.model_identity:
             expected = f"{model}: expected the encoder {encoder.model_identity}"
             raise CheckpointError(expected, found=identity, do="Fetch the folder again, whole.")
@@ -90,26 +91,28 @@ class Policy:
         """Return the demonstrations for a question about an image, in the order of a prompt.
 
         Args:
-            question: as it is asked.
+            question: its text.
             image: its file.
-            k: how many, None for as many as in the evaluation; a head that stops may give fewer.
+            k: number of demonstrations, None for the evaluation's; a head that stops may give fewer.
             pool: question ids of the candidates, as `pools[ID]`; None draws them, the same for the same question.
 
         Raises:
-            ConfigError: more demonstrations than candidates or than `selector.steps`, candidates that are no train
-                questions, or none given where another encoder than the selector's draws them.
+            ConfigError: more demonstrations than candidates or than `selector.steps`, candidates that are not train
+                questions, or no candidates if another encoder than the selector's draws them.
             ImageError: the image cannot be read.
             DataError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
         offered = self._sample(question, Path(image), *vectors) if pool is None else self._positions(pool)
         shots = self.settings.shots if k is None else k
+        # A selector with step embeddings can make only as many picks as it has embeddings.
         most = min(len(offered), self.settings.selector.steps or len(offered))
         if not 1 <= shots <= most:
             expected = f"k: expected 1 to {most}, by the candidates and the selector's steps"
             raise ConfigError(expected, found=str(shots), do="Ask for another number.")
-        # A candidate is compared by itself alone: the other examples are left out.
+        # The score of a candidate depends on no other example, so a table of the candidates suffices.
         candidates = EmbeddingTable(self._table.vectors[offered])
+        # The table of queries has a single row, 0.
         pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
         (selection,) = choose(self._module, candidates, self._table_of(*vectors), [pool_of_all], shots)
         return [self._train[offered[location]] for location in selection.demonstrations]
@@ -127,7 +130,7 @@ class Policy:
         return [self.examples[name].example_id for name in pool]
 
     def _sample(self, question: str, image: Path, *vectors: NDArray[np.float32]) -> list[ExampleId]:
-        """Return candidates as the evaluation draws them, from a stream of the question and the image."""
+        """Return candidates drawn as in the evaluation, from a random stream of the question and the image."""
         pools, digest = self.settings.pools, storage.digest(image)
         if pools.encoder is not None:
             expected = "pool: expected candidates: those of the evaluation were drawn with another encoder"
@@ -137,5 +140,6 @@ class Policy:
             expected = f"{image}: expected {pools.size} train examples to choose from"
             raise DataError(expected, found=str(len(eligible)), do="Give a pool.")
         similar = (train @ query[0] for train, query in zip(self._vectors, vectors, strict=True))
+        # Keyed by question and image, so that the same question always gets the same candidates.
         view, stream = SamplingView(np.array(eligible), *similar), generator(pools.seed, "released", question, digest)
         return plugin("lever/samplers", pools.sampler).sample(view, pools.size, stream).tolist()  # type: ignore[no-any-return]

@@ -3,9 +3,9 @@
 h = correct (0 or 1), a = accuracy, p = gt_prob, r = relevance; w_h, w_s, w_r = the weights.
 Since h = [a > 0], the modes made of h and a alone recode the accuracy monotonically.
 
-Source: Lever-Plus published code, but `expected_only`, `accuracy_plus_expected` and `hybrid`, which are this project's.
+Source: Lever-Plus published code, except `expected_only`, `accuracy_plus_expected` and `hybrid` (this project).
 
-A mode may also be a module beside the package (`base.plugins`), `lever/rewards/NAME.py` with a function `reward` of
+A mode may also be a plugin outside the package (`base.plugins`): `lever/rewards/NAME.py` with a function `reward` of
 the same arguments.
 """
 
@@ -26,13 +26,13 @@ from lever_pipe.experiment.config import Reward
 
 LOWEST_REWARD, HIGHEST_REWARD = -5.0, 5.0
 BIN_WIDTHS = {"reward": 0.1, "advantage": 0.25}
-"""Of a bin; from its low end, which belongs to it, to its high end."""
-ROUNDING = 1e-5  # of a bin: 0.6 as a float32 lies below the bin that begins there
+"""Width of a histogram bin, which includes its low end and excludes its high end."""
+ROUNDING = 1e-5  # of a bin: without it, 0.6 as a float32 would fall below the bin that begins there
 
 
 @dataclass(frozen=True, slots=True)
 class RewardInputs:
-    """What is known of one scored selection."""
+    """Scores of one selection that a reward may use."""
 
     correct: int
     """1 if the accuracy is above 0, else 0."""
@@ -43,7 +43,7 @@ class RewardInputs:
     relevance: float
     """Similarity of the answer to the nearest reference, in [0, 1]."""
     quality: float = 0.0
-    """The generator's own score of the selection, in its own unit."""
+    """The generator's own score of the selection, in the generator's unit."""
 
 
 RewardMode = Callable[[RewardInputs, Reward], float]
@@ -87,22 +87,22 @@ def hard01_plus_gtprob_separated(inputs: RewardInputs, weights: Reward) -> float
 
 
 def hard_plus_gtprob_plus_rel(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h h + w_s p + w_r (1 - h) r: relevance tells the failures apart."""
+    """Return w_h h + w_s p + w_r (1 - h) r: relevance ranks the failures."""
     failure_bonus = weights.relevance * (1 - inputs.correct) * inputs.relevance
     return hard01_plus_gtprob(inputs, weights) + failure_bonus
 
 
 def expected_only(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_s p: dense, as p tells selections apart whose answers earn the same.
+    """Return w_s p: a dense reward, because p differs between selections whose answers earn the same.
 
-    With p = sum over distinct references of weight times probability it is the expected accuracy of an answer that
-    is drawn, not the accuracy of the likeliest one.
+    With p = sum over distinct references of weight times probability, it is the expected accuracy of a sampled answer,
+    not the accuracy of the likeliest one.
     """
     return weights.soft * inputs.gt_prob
 
 
 def accuracy_plus_expected(inputs: RewardInputs, weights: Reward) -> float:
-    """Return w_h a + w_s p: the accuracy of the likeliest answer, its ties broken by the expected accuracy."""
+    """Return w_h a + w_s p: the accuracy of the likeliest answer, with ties broken by the expected accuracy."""
     return weights.hard * inputs.accuracy + weights.soft * inputs.gt_prob
 
 
@@ -116,10 +116,10 @@ def legacy(inputs: RewardInputs, weights: Reward) -> float:
 
 
 def hybrid(inputs: RewardInputs, weights: Reward) -> float:
-    """Return h w_s a + (1 - h) w_r (p + r) / 2: accuracy, and below it a gradient for failures.
+    """Return h w_s a + (1 - h) w_r (p + r) / 2: accuracy, and for failures a smaller graded reward.
 
     The published code accepts the name and then raises; this definition is this project's own.
-    With the default weights a failure earns at most 0.1, less than the least success (0.3).
+    With the default weights a failure earns at most 0.1, less than the smallest success (0.3).
     """
     success = weights.soft * inputs.accuracy
     failure = weights.relevance * (inputs.gt_prob + inputs.relevance) / 2
@@ -146,9 +146,10 @@ REWARD_MODES: dict[str, RewardMode] = {
 
 
 def reward_function(settings: Reward) -> Callable[[Trajectory], float]:
-    """Return the function that gives a scored trajectory its configured reward."""
+    """Return the function that computes the configured reward of a scored trajectory."""
 
     def of(trajectory: Trajectory) -> float:
+        # As published: without a beam score, the quality is the negative log-probability.
         quality = trajectory.beam_score if trajectory.beam_score is not None else -(trajectory.logprob_score or 0.0)
         inputs = RewardInputs(
             correct=trajectory.vqa_correct,
@@ -172,14 +173,14 @@ def reward(inputs: RewardInputs, settings: Reward) -> float:
 
 
 class BinRow(NamedTuple):
-    """A line of `rewards.csv`; bins without a selection have none, and exact zeros a bin from 0 to 0 of their own."""
+    """A line of `rewards.csv`; empty bins have none, and exact zeros have a separate bin from 0 to 0."""
 
-    mode: str  # of the reward, and its weights as `ties.csv` has them
+    mode: str  # of the reward, with its weights as in `ties.csv`
     hard: float
     soft: float
     relevance: float
     what: str  # `reward` or `advantage`
-    selected: str  # how many best-rewarded selections of a query count, or `all`
+    selected: str  # number of best-rewarded selections of a query that count, or `all`
     low: float
     high: float
     n: int  # selections

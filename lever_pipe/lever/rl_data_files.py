@@ -1,14 +1,14 @@
-"""RL data in the original's files: read into groups of pools and positions, and written.
+"""Reader and writer of RL data in the original project's files.
 
 An original file is one JSON object: `_meta`, and a block for every query id. `rl_data.import_format` names its kind:
 
-* `g`, `rl_data_k64_v3.json`: a block has `query`, `candidate_pool_ids` and `pointer_candidates`. There, `pointer` holds
-  pool positions and `pointer_global` train ids; `pointer_pos` stems from before the pools were set, contradicts both
-  and is ignored. The older v4 files have no pools and a global `pointer`: they are refused, because such numbers may
-  pass for pool positions.
-* `a`, `rl_data_{Sampler}_{model}.json`, knows no pools: a row's `pointer` holds train positions. A query's pool is then
-  the sorted union of what its rows use, filled up to K with train examples drawn uniformly, so that all pools have one
-  size; of these a selection never takes any. It is hindsight: what an unused example would have brought, nobody asked.
+* `g`, `rl_data_k64_v3.json`: a block has `query`, `candidate_pool_ids` and `pointer_candidates`. There, `pointer`
+  contains pool positions and `pointer_global` train ids; `pointer_pos` predates the pools, contradicts both and is
+  ignored. The older v4 files have no pools and a global `pointer`; they are refused, because such ids could be mistaken
+  for pool positions.
+* `a`, `rl_data_{Sampler}_{model}.json`, has no pools: a row's `pointer` contains train positions. A query's pool is
+  then the sorted union of its rows' positions, filled up to K with train examples drawn uniformly, so that all pools
+  have one size. No selection contains a filled-in example, so the rewards of such examples are unknown.
 
 Source: Lever-Plus (published code), `generate_rl_data.py`
 """
@@ -46,12 +46,12 @@ from lever_pipe.metrics.vqa_accuracy import normalise_answer, vqa_accuracy
 
 FIX_VERSION = "v3"
 ROWS = "pointer_candidates"
-FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows whose scores are made up
-# Fields of later generators that no stage reads, and the stale positions.
+FAILED_MODES = ("error", "fallback")  # `vqa_eval_mode` of rows with placeholder scores
+# Fields of later generators that no stage reads, and the outdated positions.
 IGNORED_FIELDS = ("aug_type", "aug_round", "proxy_score", "raw_generation", "prompt_text", "pointer_pos")
-DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that predate them
+DEFAULTS = {"vqa_gt_logprob": None, "eval_failed": False}  # absent from files that are older than the fields
 COPIED_METHOD = "global_positive_transfer"
-"""Of rows with the scores of another query's (the original's optimised pools)."""
+"""`gen_method` of rows with the scores of another query (the original's optimised pools)."""
 ACCURACY_TOLERANCE = 0.005  # files round accuracies and probabilities
 DISPLAY_LIMIT = 5
 
@@ -70,7 +70,7 @@ class PlainRow(Row):
     vqa_correct: int = Field(ge=0, le=1)
     vqa_acc_score: float = Field(ge=0, le=1)
     vqa_eval_mode: Literal["file", "unstated"] = "unstated"
-    """`file` of rows that this generator scored, where it says so; scores of another tool do not compare."""
+    """`file` if this generator scored the row and recorded it; scores of different tools are not comparable."""
 
 
 class PlainBlock(Row):
@@ -80,7 +80,7 @@ class PlainBlock(Row):
 
 
 class PoolRule(NamedTuple):
-    """How the pools of a file without any are made; all pools have one size."""
+    """Rule for the pools of a file without pools; all have one size."""
 
     size: int  # K
     seed: int
@@ -90,12 +90,12 @@ class PoolRule(NamedTuple):
 def import_groups(
     path: Path, form: str, train: Sequence[Example], pools: PoolRule
 ) -> tuple[list[RlGroup], dict[str, int]]:
-    """Return the groups of an original file in the file's order, and what became of its rows by count.
+    """Return the groups of an original file in the file's order, and counts of its dropped and unusual rows.
 
-    Rows that failed (`eval_failed`, or the mode "error" or "fallback") are dropped and counted as `dropped_rows_MODE`,
-    and queries without any other row as `empty_queries`. `other_accuracies` are rows whose accuracy no normalisation of
-    their answer gives; they are kept: the original project's tools score in more than one way. `a` takes what it does
-    not state from the train examples, and its pools are made by the rule, of which for `g` the size alone counts.
+    Failed rows (`eval_failed`, or the mode "error" or "fallback") are dropped and counted as `dropped_rows_MODE`, and
+    queries without any other row as `empty_queries`. `other_accuracies` counts rows whose accuracy no normalisation of
+    their answer reproduces. They are kept, because the original project's tools score in more than one way. Format `a`
+    takes missing fields from the train examples and its pools from the rule; for `g` only the rule's size counts.
     """
     expected = f"{path}: expected RL data of format {form} (rl_data.import_format)"
     document = read_json(path)
@@ -137,7 +137,7 @@ def import_groups(
 
 
 def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
-    """Write groups as an original file, atomically and in their order; importing it gives them back."""
+    """Write groups as an original file, atomically and in their order; importing it returns the same groups."""
     document: dict[str, Any] = {"_meta": {"fix_version": FIX_VERSION}}
     for group in groups:
         key = str(group.query.query_id)
@@ -145,15 +145,16 @@ def write_original(path: Path, groups: Sequence[RlGroup]) -> None:
             raise RecordError(
                 f"{path}: expected one group a query", found=f"two of query {key}", do="Merge or remove one."
             )
+        # In the original format the query's block has the id, not its rows.
         rows = [trajectory.model_dump(mode="json", exclude={"query_id"}) for trajectory in group.pointer_candidates]
         document[key] = {**group.model_dump(mode="json"), ROWS: rows}
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], *, source: str) -> None:
-    """Check that imported ids mean this train split: every position exists, every query is the example that it names.
+    """Check that imported ids refer to this train split: every position exists and every query matches its example.
 
-    Answers are compared as VQA accuracy compares them, in any order.
+    Answers are compared in any order, normalised as for VQA accuracy.
     """
     problems = []
     for group in groups:
@@ -170,6 +171,7 @@ def require_train_examples(groups: Sequence[RlGroup], train: Sequence[Example], 
             "gt_answers_raw": (_comparable(query.gt_answers_raw), _comparable(example.answers)),
         }
         differing = (f"{key} {value} against {own}" for key, (value, own) in compared.items() if value != own)
+        # One difference suffices to show that the ids belong to another split.
         problems += [f"query {query.query_id}: {difference}" for difference in list(differing)[:1]]
     if problems:
         expected = f"{source}: expected positions in the {len(train)} train examples sorted by question id"
@@ -181,11 +183,12 @@ def _comparable(answers: Sequence[str]) -> list[str]:
 
 
 def _plain(text: str) -> str:
+    # The same accented letter may have two Unicode spellings.
     return unicodedata.normalize("NFC", text).strip()
 
 
 def _without_failed(block: Any, counts: Counter[str]) -> Any:
-    """Return a query's block without the rows whose evaluation had failed, which are counted."""
+    """Return a query's block without the rows whose evaluation failed, and count those."""
     if not isinstance(block, dict) or not isinstance(block.get(ROWS), list):
         return block
     rows = []
@@ -199,7 +202,7 @@ def _without_failed(block: Any, counts: Counter[str]) -> Any:
 
 
 def _as_given(block: Any) -> RlGroup:
-    """Return the group of a block of format `g`; its rows' query stands in the query's block alone."""
+    """Return the group of a block of format `g`; its rows take the query id from the query's block."""
     if isinstance(block, dict) and isinstance(block.get("query"), dict) and isinstance(block.get(ROWS), list):
         defaults = DEFAULTS | {"query_id": block["query"].get("query_id")}
         rows = [
@@ -207,7 +210,7 @@ def _as_given(block: Any) -> RlGroup:
             for row in block[ROWS]
         ]
         block = {**block, ROWS: rows}
-    # As JSON spells it: "3" and 3.0 are no 3.
+    # Validated as JSON, where the strict mode rejects "3" and 3.0 as integers.
     return RlGroup.model_validate_json(json.dumps(block), strict=True)
 
 
@@ -238,8 +241,9 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
 
 
 def _sample(query: ExampleId, used: Sequence[ExampleId], images: NDArray[np.str_], pools: PoolRule) -> list[ExampleId]:
-    """Return what fills a pool up: train examples in drawn order, as many as there is room and choice for."""
+    """Return train examples that fill a pool up to its size, in drawn order; fewer if not enough are eligible."""
     allowed = images != images[query] if pools.exclude_same_image else np.ones(len(images), dtype=bool)
+    # `require_train_examples` reports ids outside the split later.
     allowed[[i for i in (query, *used) if 0 <= i < len(images)]] = False
     eligible = np.flatnonzero(allowed)
     size = min(max(pools.size - len(used), 0), len(eligible))
@@ -264,6 +268,7 @@ def _row_contradictions(group: RlGroup) -> Iterator[str]:
     first: dict[tuple[object, ...], tuple[int, float]] = {}
     for rank, trajectory in enumerate(group.pointer_candidates):
         pointer, accuracy = trajectory.pointer, trajectory.vqa_acc_score
+        # Scores of different evaluation modes may differ, so each mode is checked separately.
         earlier, earlier_accuracy = first.setdefault((pointer, trajectory.vqa_eval_mode), (rank, accuracy))
         if abs(earlier_accuracy - accuracy) > ACCURACY_TOLERANCE:
             two = f"{earlier_accuracy:g} and {accuracy:g}"
@@ -293,7 +298,7 @@ def _by_key(problem: ValidationError) -> Iterator[str]:
 
 
 def _refusal(expected: str, problems: Sequence[str], *, do: str = "Fix or remove the named entries.") -> RecordError:
-    """Return the error of a file with these problems, the first ones named."""
+    """Return the error of a file with these problems, naming the first ones."""
     rest = [f"and {len(problems) - DISPLAY_LIMIT} more"] if len(problems) > DISPLAY_LIMIT else []
     count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
     lines = "\n  ".join([*map(shortened, problems[:DISPLAY_LIMIT]), *rest])

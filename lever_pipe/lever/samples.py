@@ -1,4 +1,4 @@
-"""What each policy showed the LVLM and what it earned: all samples, what demonstrations agree in, a gallery of few."""
+"""Prompts and results of each policy: all samples, agreement of demonstrations and queries, copying, and a gallery."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lever_pipe.metrics.copying import copied_at, vote
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 ENDED = -1
-"""In the place of a demonstration behind the last one of a selection."""
+"""Placeholder after the last demonstration of a selection."""
 MOST_SHOTS = 2
-"""Demonstrations that a row of the gallery has room for."""
+"""Maximum number of demonstrations in a row of the gallery."""
 N_QUESTIONS = 12
 IMAGE_DIGITS = 16
-"""Digits of an image's digest that name it in the gallery."""
+"""Digits of an image's digest that identify it in the gallery."""
 SIMILARITY, ORACLE = "baseline/similar_both", "baseline/oracle"
 EQUAL = 1e-9  # difference of accuracies up to which they are the same
 
 Agreements = Mapping[str, NDArray[np.bool_]]
-"""What a demonstration may have in common with a query -> [Q, T] by query and train example."""
+"""Property that a demonstration and a query may share -> [Q, T] by query and train example."""
 
 
 class ScoredAnswer(NamedTuple):
-    """What the LVLM said to one query with one policy's first demonstrations."""
+    """The LVLM's answer to one query with one policy's first demonstrations."""
 
     demonstrations: tuple[ExampleId, ...]
     answer: str
@@ -44,7 +44,7 @@ class ScoredAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswers:
-    """All that one policy led to."""
+    """All scored answers of one policy."""
 
     name: PolicyName
     outcomes: Mapping[tuple[int, int], ScoredAnswer]
@@ -52,7 +52,7 @@ class PolicyAnswers:
 
 
 class ShownDemonstration(Row):
-    """A demonstration as a reader sees it."""
+    """A demonstration as displayed to a reader."""
 
     id: int
     question: str
@@ -60,7 +60,7 @@ class ShownDemonstration(Row):
 
 
 class Sample(Row):
-    """A line of `samples.jsonl`: one question, answered as one policy let it."""
+    """A line of `samples.jsonl`: one question and its answer under one policy."""
 
     query_id: int
     question_id: int
@@ -71,11 +71,11 @@ class Sample(Row):
     policy: str
     group: str  # the policy without its seed or draw
     seed: int | None
-    shots: int  # the largest evaluated shot count, which the next three are of
-    demonstrations: tuple[ShownDemonstration, ...]  # the first one alone is what one shot shows
+    shots: int  # the largest evaluated shot count, to which the next three fields refer
+    demonstrations: tuple[ShownDemonstration, ...]  # one shot uses the first one alone
     answer: str
     accuracy: float
-    one_shot_answer: str | None  # None where one shot is not evaluated
+    one_shot_answer: str | None  # None if one shot is not evaluated
     one_shot_accuracy: float | None
 
 
@@ -86,9 +86,10 @@ def read_answered(
     per_question: Sequence[Path],
     shots: Sequence[int],
 ) -> Iterator[PolicyAnswers]:
-    """Yield what each policy led to at these shot counts; its batch's files are read once where these stand together.
+    """Yield the scored answers of each policy at these shot counts.
 
-    A policy that gives a query fewer demonstrations, none for instance, has its longest answer for all further counts.
+    Files that consecutive policies share are read once. If a policy gives a query fewer demonstrations, or none, its
+    longest prompt's answer counts for all larger shot counts.
     """
     files = zip(policies, selections, answers, per_question, strict=True)
     for (answer_file, score_file), batch in groupby(files, key=lambda row: row[2:]):
@@ -98,6 +99,7 @@ def read_answered(
             demonstrations = storage.read_selections(selected)
             outcomes = {}
             for score in scores.get(policy, ()):
+                # Shot counts are nested: k shots use the first k demonstrations.
                 prompt = (score.query_id, demonstrations.get(score.query_id, ())[: score.shots])
                 if score.shots not in shots:
                     continue
@@ -112,7 +114,8 @@ def read_answered(
 
 
 def scoring_facts(answers: Sequence[Path]) -> dict[str, int]:
-    """Return how many distinct prompts the files answer, and how many generations the cut leaves empty."""
+    """Return the number of distinct prompts in the files, and the number of answers that the cut leaves empty."""
+    # Policies of one batch share a file of answers.
     rows = (row for path in dict.fromkeys(answers) for row in storage.read_rows(path, AnswerRow))
     by_prompt = {(row.query_id, row.demonstrations): row for row in rows}
     emptied = sum(bool(row.raw.strip()) and not row.answer for row in by_prompt.values())
@@ -122,7 +125,7 @@ def scoring_facts(answers: Sequence[Path]) -> dict[str, int]:
 def samples_of(
     policies: Sequence[PolicyAnswers], queries: Sequence[Example], train: Sequence[Example], shots: Sequence[int]
 ) -> Iterator[Sample]:
-    """Yield a row for each policy and query, in this order; of the evaluated shot counts it has the largest and 1."""
+    """Yield a row for each policy and query, in this order, with the largest shot count and with one shot."""
     examples = [ShownDemonstration(id=e.example_id, question=e.question, answer=e.answer) for e in train]
     for policy in policies:
         for query in queries:
@@ -152,13 +155,13 @@ class SelectionRow(NamedTuple):
 
     group: str
     rank: int  # from 1
-    agrees_in: str  # what demonstration and query have in common
+    agrees_in: str  # property that demonstration and query share
     share: float  # in [0, 1]
     n: int  # demonstrations
 
 
 def padded_selections(chosen: Sequence[Sequence[int]], shots: int) -> NDArray[np.int64]:
-    """Return the first `shots` demonstrations of N selections as one array, [N, S]; short ones go on with `ENDED`."""
+    """Return the first `shots` demonstrations of N selections as one array [N, S], short ones padded with `ENDED`."""
     rows = [[*row[:shots], *[ENDED] * (shots - len(row))] for row in chosen]
     return np.array(rows, dtype=np.int64).reshape(len(rows), shots)
 
@@ -168,7 +171,7 @@ def shares_by_rank(
 ) -> Iterator[SelectionRow]:
     """Yield the shares of each group up to the largest shot count.
 
-    Policies without demonstrations have none, and at a rank those questions count that have so many.
+    Policies without demonstrations have none. A rank counts the questions that have a demonstration at that rank.
     """
     ids = np.array([query.example_id for query in queries])
     groups: dict[str, list[NDArray[np.int64]]] = {}
@@ -179,19 +182,20 @@ def shares_by_rank(
     for group, runs in groups.items():
         for rank, picked_RN in enumerate(np.moveaxis(np.stack(runs), 2, 0), start=1):
             taken = picked_RN != ENDED
+            # ENDED is -1 and would index the last column: `taken` removes those hits.
             for agreement, agrees_QT in agreements.items() if taken.any() else ():
                 hits = agrees_QT[ids, picked_RN][taken]
                 yield SelectionRow(group, rank, agreement, float(hits.mean()), hits.size)
 
 
 class CopyingRow(NamedTuple):
-    """A line of `copying.csv`: what the answers of a group owe to those that its prompts show, over all its runs."""
+    """A line of `copying.csv`: a measure of how a group's answers depend on the displayed answers, over all runs."""
 
     group: str
     shots: int
     measure: str
     value: float  # in [0, 1]
-    n: int  # questions x runs that count
+    n: int  # number of questions x runs
 
 
 def copying_of(
@@ -201,14 +205,15 @@ def copying_of(
     shots: Sequence[int],
     rule: Normalisation = "when_they_disagree",
 ) -> Iterator[CopyingRow]:
-    """Yield what each group that shows demonstrations owes to them, by shot count.
+    """Yield measures of each group's use of its demonstrations, by shot count.
 
-    * `copied`: share of answers that a shown demonstration has, `copied.R` that of rank R has; several may have it.
-    * `displayed`: share of questions for which a shown answer earns anything.
-    * `llm`, `llm.displayed`, `llm.unshown`: what the LVLM earns, of all questions and where a shown answer earns or
-      none.
-    * `vote`: what the most frequent of the shown answers would earn.
+    * `copied`: share of answers equal to a displayed one; `copied.R` to that of rank R. Several may be equal.
+    * `shown`: share of questions for which a displayed answer has a positive accuracy.
+    * `llm`, `llm.shown`, `llm.unshown`: accuracy of the LVLM, over all questions and over those with and without such
+      an answer.
+    * `vote`: accuracy of the most frequent displayed answer.
     """
+    # Many policies give the same answer to a question.
     earns = cache(partial(vqa_accuracy, normalise_references=rule))
     groups: dict[str, list[PolicyAnswers]] = {}
     for name, policy in policies.items():
@@ -232,10 +237,10 @@ def copying_of(
 def roles_of(
     policies: Sequence[PolicyName], preset: str, reference_of: Callable[[Sequence[float]], float | None]
 ) -> dict[str, str]:
-    """Return who stands in a row, by role: `rce`, `grpo`, `similarity` and `oracle`; none without a trained policy.
+    """Return the policies of a gallery row by role: `rce`, `grpo`, `similarity`, `oracle`; none without a trained one.
 
-    GRPO is an on-policy run, without one an offline run: that of the latest base at the reference beta, after its last
-    epoch, and the seed the smallest. RCE is its base, without either the last RCE epoch.
+    GRPO is an on-policy run, or an offline run if there is none: from the latest base at the reference beta, with the
+    smallest seed, after its last epoch. RCE is its base, or the last RCE epoch without any GRPO run.
     """
     names = [name for name in policies if name.preset == preset]
     for kind in ("on_policy", "grpo"):
@@ -250,7 +255,7 @@ def roles_of(
 
 
 def _first(name: PolicyName) -> tuple[int, int]:
-    return name.seed or 0, -(name.epoch or 0)
+    return name.seed or 0, -(name.epoch or 0)  # the minimum is the last epoch of the smallest seed
 
 
 def gallery_of(
@@ -260,9 +265,9 @@ def gallery_of(
     train: Sequence[Example],
     shots: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the first twelve questions that the policies do not all answer equally well, and what each said.
+    """Return the first twelve questions on which the policies' accuracies differ, with each policy's answer.
 
-    A role (`roles_of`) without answers is left out. The largest shot count that fits a row is shown, else the smallest.
+    A role (`roles_of`) without answers is omitted. The shot count is the largest that fits a row, else the smallest.
     """
     k = max((k for k in shots if k <= MOST_SHOTS), default=min(shots))
     by_role = {role: policies[name] for role, name in roles.items() if name in policies}
@@ -281,6 +286,7 @@ def gallery_of(
                 }
             )
     names = {role: str(policy.name) for role, policy in by_role.items()}
+    # All differing questions are counted, but only the first ones are displayed.
     return {"shots": k, "policies": names, "n_different": len(entries), "questions": entries[:N_QUESTIONS]}
 
 
@@ -298,10 +304,10 @@ def _row(outcome: ScoredAnswer, train: Sequence[Example]) -> dict[str, Any]:
 
 
 def images_of(gallery: Mapping[str, Any], splits: Sequence[tuple[Sequence[Example], Path]]) -> dict[str, Path]:
-    """Return the file of each image that a gallery shows, by its name there.
+    """Return the file of each image in a gallery, by the image's name there.
 
     Args:
-        gallery: that of `gallery_of`.
+        gallery: result of `gallery_of`.
         splits: examples and the folder of their images.
     """
     names = {

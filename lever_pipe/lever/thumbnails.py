@@ -1,4 +1,4 @@
-"""Small pictures of examples for a page that loads nothing, within a number of bytes."""
+"""Thumbnails of examples, embedded in the self-contained report page within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MOST_BYTES = 60_000
-"""Of all data URIs of a gallery."""
+"""Limit for all data URIs of a gallery together."""
 SIDES = (96, 80, 64, 56, 48, 40, 32, 24, 16)
 """Longest sides in pixels, tried in this order."""
 QUALITY = 60
 
 
 def thumbnails(paths: Mapping[str, Path], most_bytes: int = MOST_BYTES) -> dict[str, dict[str, Any]]:
-    """Return each picture as a data URI with its width and height, all at the largest of `SIDES` that fits the bytes.
+    """Return each picture as a data URI with its width and height, all at the largest of `SIDES` that fits the limit.
 
     The result depends on the files alone. It is empty if even the smallest side does not fit.
 
@@ -31,7 +31,7 @@ def thumbnails(paths: Mapping[str, Path], most_bytes: int = MOST_BYTES) -> dict[
     pictures = {}
     for key, path in paths.items():
         pictures[key] = read_rgb(path)
-        pictures[key].thumbnail((SIDES[0], SIDES[0]))  # photographs at full size would fill the memory
+        pictures[key].thumbnail((SIDES[0], SIDES[0]))  # full-size photographs would fill the memory
     for side in SIDES:
         artefacts = {key: _thumbnail(picture, side) for key, picture in pictures.items()}
         if sum(len(one["uri"]) for one in artefacts.values()) <= most_bytes:

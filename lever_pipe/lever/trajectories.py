@@ -1,4 +1,4 @@
-"""From proposed selections to RL data: what the LVLM answers with them, scored, grouped and counted."""
+"""RL data from proposed selections: LVLM answers, scored, grouped and counted."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.relevance import relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
-_accuracy, _relevance = cache(vqa_accuracy), cache(relevance)  # many selections of a query get one answer
+_accuracy, _relevance = cache(vqa_accuracy), cache(relevance)  # many selections of a query get the same answer
 PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
-"""A query and the demonstrations that it is answered with, in order."""
+"""A query and its demonstrations, in prompt order."""
 LEAST = 2
-"""Groups that RL data need: one to train, one to validate."""
+"""Minimum number of groups in RL data: one to train, one to validate."""
 
 
 def references_of(query: Example) -> tuple[str, ...]:
-    """Return the distinct answers whose probability is asked for: the shown one first, then by first mention."""
+    """Return the distinct answers to score: the displayed one first, then in order of first mention."""
     return tuple(dict.fromkeys([query.answer, *query.answers]))
 
 
 def request_of(query: Example, demonstrations: Iterable[Example], wording: Wording) -> LvlmRequest:
-    """Return the prompt, to be answered, with all references.
+    """Return the request of a prompt: generate an answer and score all references.
 
-    The last bits of a score depend on what is scored beside it, and the ledger keeps what came first: were less asked
-    for one purpose than for another, values would depend on the order of jobs.
+    All purposes make the same request. The last bits of a score depend on the other answers of its batch, and the
+    ledger keeps the first score. With different requests, values would depend on the order of jobs.
     """
     return LvlmRequest(wording.prompt(query, demonstrations), references_of(query))
 
@@ -61,7 +61,7 @@ def score_trajectory(
     log_probs: Sequence[float],
     rule: Normalisation = "when_they_disagree",
 ) -> Trajectory:
-    """Return a proposal with the LVLM's answer `text` and the scores that rewards are made of.
+    """Return a proposal with the LVLM's answer `text` and the scores that rewards use.
 
     `vqa_gt_prob` is the expected VQA accuracy over the distinct reference answers, with the probability of each
     answer's real tokens and the end of the turn; `log_probs` has one natural logarithm for each of `references_of`.
@@ -79,8 +79,8 @@ def score_trajectory(
         vqa_pred_answer=answer,
         vqa_correct=int(accuracy > 0),
         vqa_acc_score=accuracy,
-        vqa_gt_prob=round(expected, 6),  # the last bits depend on batch composition
-        vqa_gt_logprob=round(log_probs[0], 5),
+        vqa_gt_prob=round(expected, 6),  # the last bits depend on the batch composition
+        vqa_gt_logprob=round(log_probs[0], 5),  # of the displayed answer, the first of `references_of`
         vqa_rel_token_f1=similarity.token_f1,
         vqa_rel_edit_sim=similarity.edit_similarity,
         vqa_rel_score=similarity.score,
@@ -113,9 +113,9 @@ def make_group(query: Example, pool: Pool, trajectories: Sequence[Trajectory]) -
 def keep_balanced(
     groups: Sequence[RlGroup], balance: Balance | None, *, source: str
 ) -> tuple[list[RlGroup], dict[str, int]]:
-    """Return the groups whose share of positive trajectories lies within the bounds, and what became of all.
+    """Return the groups with a share of positive trajectories within the bounds, and the counts of all groups.
 
-    Both bounds are inclusive; None keeps all and counts nothing.
+    Both bounds are inclusive. With None, all groups are kept and there are no counts.
 
     Source: Lever-Plus published code (VQAv2)
     """
@@ -139,9 +139,9 @@ def keep_balanced(
 
 
 def summarise(groups: Sequence[RlGroup]) -> dict[str, int | float]:
-    """Return the facts of RL data as one flat mapping, shares in percent.
+    """Return summary statistics of RL data as one flat mapping, shares in percent.
 
-    Positive means `vqa_correct`; the reward is that of the published summary, correctness plus accuracy: 0, 1.6 or 2 on
+    Positive means `vqa_correct`. The reward is the published summary's, correctness plus accuracy: 0, 1.6 or 2 on
     OK-VQA. `one_accuracy_queries` have no reward difference and so no policy gradient;
     `duplicate_selections` counts repeats of one ordered selection within a query; `accuracy_<a>` counts the
     trajectories of each accuracy level.

@@ -1,1 +1,1 @@
-"""Frozen vision-language models that answer prompts; each public module but `protocol` is a plugin."""
+"""Frozen vision-language models that answer prompts; each public module except `protocol` is a plugin."""

@@ -11,23 +11,23 @@ from torch import Tensor
 from lever_pipe.lvlms._requests import Result
 from lever_pipe.lvlms.protocol import DecodeOptions
 
-NEVER = -1.0e9  # transformers' score of a hypothesis that must not win; part of its rules
+NEVER = -1.0e9  # transformers' score of a hypothesis that must not win
 
 
 class BeamRows(Protocol):
-    """Prompts whose answers grow side by side."""
+    """Prompts with several hypotheses of an answer in each row."""
 
     def prompt_tokens(self, vocabulary: int) -> Tensor:
-        """Return which tokens stand in each row's prompt, bool [B, V]."""
+        """Return the mask of the tokens that occur in each row's prompt, bool [B, V]."""
         ...
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the logits [B, n, V] behind `ids` [B, n]; `visible` [B, n, fed] marks each one's own ancestors."""
+        """Return the logits [B, n, V] after `ids` [B, n]; `visible` [B, n, fed] marks the ancestors of each token."""
         ...
 
 
 class WaveRows(BeamRows, Protocol):
-    """Prompts that may leave the batch."""
+    """Prompts that may be removed from the batch."""
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
@@ -35,7 +35,7 @@ class WaveRows(BeamRows, Protocol):
 
 
 def decode(rows: WaveRows, first: Tensor, options: DecodeOptions) -> list[Result]:
-    """Return an answer a row, given the logits of its first token [B, V]."""
+    """Return an answer for each row, given the logits of its first token [B, V]."""
     return _greedy(rows, first, options) if options.num_beams == 1 else beam_search(rows, first, options)
 
 
@@ -44,10 +44,10 @@ def _seen(rows: BeamRows, first: Tensor, options: DecodeOptions) -> Tensor | Non
 
 
 def _searched(scores: Tensor, seen: Tensor | None, options: DecodeOptions) -> Tensor:
-    """Return scores as the search compares them: less for tokens of prompt or answer, and -inf of what is never said.
+    """Return the scores that the search compares: penalised for tokens of prompt or answer, -inf for excluded tokens.
 
     A positive score is divided by the penalty, a negative one multiplied (source: Keskar 2019). `generate` penalises
-    logits where it searches greedily and log-probabilities where it searches by beams.
+    logits in greedy search and log-probabilities in beam search.
     """
     if seen is not None:
         penalty = options.repetition_penalty
@@ -73,7 +73,7 @@ def _greedy(rows: WaveRows, first: Tensor, options: DecodeOptions) -> list[Resul
             break
         if seen is not None:
             seen.scatter_(-1, likeliest[:, None], True)
-        # Ended rows leave once they are half of the batch: copying the buffer for fewer costs more than it saves.
+        # Ended rows are removed only once they are half of the batch: copying the buffer for fewer costs more time.
         if 2 * int(going.sum()) <= going.numel():
             keep = going.nonzero()[:, 0]
             rows.select(keep)
@@ -92,7 +92,7 @@ class _Beams:
     log_probs: Tensor
     scores: Tensor  # running: plain sums; finished: after the length penalty
     ended: Tensor
-    columns: Tensor  # generated columns of the buffer that hold a hypothesis's own tokens
+    columns: Tensor  # generated columns of the buffer that contain a hypothesis's own tokens
 
     def take(self, index: Tensor) -> _Beams:
         """Return the hypotheses of `index` [B, m]."""
@@ -122,9 +122,9 @@ def _empty(rows: int, beams: int, options: DecodeOptions, score: float, device: 
 
 
 def beam_search(rows: BeamRows, first: Tensor, options: DecodeOptions) -> list[Result]:
-    """Beam search whose beams lie side by side in their row's buffer.
+    """Run a beam search in which the beams of a prompt share their row's buffer.
 
-    A beam's mask holds the columns of its own ancestors, so keys and values are neither repeated nor reordered.
+    A beam's mask marks the columns of its own ancestors, so keys and values are neither repeated nor reordered.
     """
     seen = _seen(rows, first, options)
     n_rows, beams, device = first.shape[0], options.num_beams, first.device
@@ -138,6 +138,7 @@ def beam_search(rows: BeamRows, first: Tensor, options: DecodeOptions) -> list[R
         running = _best_running(candidates, beams)
         norm = float(step + 1) ** options.length_penalty
         finished = _finish(finished, candidates, improvable, norm)
+        # A row stays open while its best running beam may still beat its worst finished hypothesis.
         worst = torch.where(finished.ended, finished.scores.min(1, keepdim=True).values, NEVER)
         improvable = improvable & (running.scores[:, :1] / norm > worst).any(1, keepdim=True)
         if last or not improvable.any() or candidates.ended.all():
@@ -151,7 +152,7 @@ def beam_search(rows: BeamRows, first: Tensor, options: DecodeOptions) -> list[R
 
 
 def _extend(running: _Beams, log_probs: Tensor, seen: Tensor | None, step: int, options: DecodeOptions) -> _Beams:
-    """Return the best continuations, enough that as many beams as needed go on even if all others end."""
+    """Return the best continuations: enough for `num_beams` to continue even if all others end."""
     vocabulary = log_probs.shape[-1]
     if seen is not None:
         seen = seen[:, None].repeat(1, log_probs.shape[1], 1)
@@ -165,6 +166,7 @@ def _extend(running: _Beams, log_probs: Tensor, seen: Tensor | None, step: int, 
     candidates.tokens[:, :, step] = token
     candidates.log_probs[:, :, step] = log_probs.flatten(1).gather(1, flat)
     candidates.ended = torch.isin(token, torch.tensor(options.eos, device=token.device))
+    # The length limit ends all hypotheses.
     if step + 1 == options.max_new_tokens:
         candidates.ended = torch.ones_like(candidates.ended)
     return candidates
@@ -190,7 +192,7 @@ def _finish(finished: _Beams, candidates: _Beams, improvable: Tensor, norm: floa
 
 
 def _cut(tokens: Tensor, log_probs: Tensor, scores: Tensor | None, options: DecodeOptions) -> list[Result]:
-    """Return each row up to its first end-of-turn token; -1 marks steps that never ran."""
+    """Return each row up to its first end-of-turn token; -1 marks steps that were not computed."""
     beam_scores = [None] * tokens.shape[0] if scores is None else scores.tolist()
     decoded = []
     for ids, values, score in zip(tokens.tolist(), log_probs.tolist(), beam_scores, strict=True):

@@ -1,4 +1,4 @@
-"""Answers to many prompts at once: each image encoded once, each common beginning of prompts computed once."""
+"""Answers to many prompts at once: each image is encoded once, each common beginning of prompts is computed once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lever_pipe.lvlms.protocol import DecodeOptions
 
 
 class PackedEngine:
-    """Runs requests through a Qwen2.5-VL and leaves it as it was (`protocol.Engine`).
+    """Runs requests through a Qwen2.5-VL without changing the model (`protocol.Engine`).
 
-    A caller may ask in small runs that follow from each other's answers. Their prompts begin with the same
-    demonstrations, so beginnings up to the first image stay from run to run; deeper ones hardly recur.
+    A caller may send small runs that depend on each other's answers. Their prompts begin with the same demonstrations,
+    so beginnings up to the first image are kept from run to run; longer ones rarely recur.
     """
 
     backend = "packed, slots"
@@ -40,11 +40,11 @@ class PackedEngine:
         self._counted = Counter[str]()
         self._image_token = model.config.image_token_id
         self._layouts: dict[Segment, Layout] = {}
-        self._resident: dict[Beginning, TrieNode] = {}  # the least recently used first, none before what continues it
+        self._resident: dict[Beginning, TrieNode] = {}  # least recently used first, and every node after its children
 
     @property
     def counters(self) -> Counter[str]:
-        """Its work so far, by names in `protocol.COUNTERS`."""
+        """Work so far, by names in `protocol.COUNTERS`."""
         return self._counted + self._waves.counters + Counter(images_encoded=self._vision.encoded)
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
@@ -59,10 +59,11 @@ class PackedEngine:
         """
         ordered = _planner.trie_order(requests)
         if self._taken() + self._measure(ordered) > self._budget.stored:
-            self._forget()  # a prompt needs the room of what earlier runs have left
+            self._forget()  # a prompt needs the space of nodes from earlier runs
         try:
             yield from self._run(ordered)
         except BaseException:
+            # Also when the caller closes the generator: an abandoned run must not occupy slots.
             self._forget()
             raise
 
@@ -74,14 +75,16 @@ class PackedEngine:
             self._vision.prepare(chunk.images())
             for wave in chunk.waves:
                 yield from self._waves.run(wave)
+            # Released before the next chunk; after the last one, `_keep` first selects nodes for later runs.
             released = chunk.released
         self._keep(ordered, released)
 
     def _keep(self, ordered: Sequence[TokenRequest], released: Sequence[TrieNode]) -> None:
-        """Keep what may recur of the nodes that a run has left, in half of the room at most, and forget the others."""
+        """Keep the nodes of a run that may recur, in at most half of the budget, and release the others."""
         nodes = self._resident | {node.beginning: node for node in released if node.request is None}
         for request in ordered:
             beginning = _planner.up_to_image(request.prompt)
+            # Longest first: the dictionary keeps this order, so a node is evicted before its parent.
             for length in range(len(beginning), 0, -1):
                 node = nodes.get(beginning[:length])
                 if node is not None:
@@ -109,7 +112,7 @@ class PackedEngine:
         return self._layouts[segment]
 
     def _measure(self, ordered: Sequence[TokenRequest]) -> int:
-        """Count prompt tokens, refuse what is too long before anything is computed; return the most that one stores."""
+        """Count prompt tokens and refuse long prompts before computing any; return the largest storage of a prompt."""
 
         def size(segment: Segment) -> int:
             return self._layout(segment).ids.size

@@ -1,7 +1,7 @@
-"""One pass through the layers of a language model, attention left to the caller.
+"""One pass through the layers of a language model; the caller supplies the attention.
 
-The linear layers see every token alike; which tokens see each other is known to the attention only. So one pass takes
-the tokens of many prompts as one packed row [n, ...].
+The linear layers treat every token equally; only the attention depends on which tokens see each other. So one pass
+takes the tokens of many prompts as one packed row [n, ...].
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ def run_layers(
 ) -> Tensor | None:
     """Return the normalised hidden states of the wanted tokens.
 
-    The last layer computes keys and values of all tokens, for those who come after, but queries and what follows from
-    them for the wanted tokens only: nobody reads the others.
+    The last layer computes keys and values of all tokens, for later passes, but queries and outputs for the wanted
+    tokens only, because no other output is used.
 
     Args:
         decoder: layers `norm, attention, norm, mlp`, the last norm and the rotary embedding.
         hidden: inputs of the pass's tokens [n, H].
         positions: rotary positions [AXES, n].
         attention: stores keys and values, and reads them.
-        token_positions: which of the tokens [m] are wanted; None if nobody reads an output.
+        token_positions: positions of the wanted tokens [m]; None if no output is used.
     """
     angles = decoder.rotary_emb(hidden, positions.reshape(AXES, 1, -1))
     cos, sin = (part.view(*hidden.shape[:-1], 1, -1) for part in angles)
-    # A rotation takes the other half of a head with the sign of its first half turned: so it is in the sine, once.
+    # A rotation swaps the halves of a head and negates the first one; the negation is applied to the sine once.
     rotary = cos, torch.cat([-sin[..., : sin.shape[-1] // 2], sin[..., sin.shape[-1] // 2 :]], dim=-1)
     *before, last = decoder.layers
     for index, layer in enumerate(before):
         normed = _store(layer, index, hidden, rotary, attention)
         hidden = _finish(layer, hidden, attention.attend(index, _queries(layer, normed, rotary), for_output=False))
     normed = _store(last, len(before), hidden, rotary, attention)
+    # By now all keys and values are stored for later passes.
     if token_positions is None:
         return None
     queries = _queries(last, normed[token_positions], tuple(part[token_positions] for part in rotary))

@@ -1,4 +1,4 @@
-"""Where keys and values lie: one slot a token, and plain attention over nodes of one shape at a time."""
+"""Storage of keys and values, one slot a token, and plain attention over nodes of one shape at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FIRST_SLOTS = 4096
 
 
 class SlotPool:
-    """Room for the keys and values of tokens; a token's slot says where, in every layer.
+    """Memory for the keys and values of tokens; a token has the same slot in every layer.
 
-    It begins small and doubles up to `limit` slots: a small plan pays for no memory that it does not touch.
+    It starts small and doubles up to `limit` slots, so that small plans need little memory.
 
     Attributes:
         keys, values: [layers, slots, kv heads, width].
         shared: query heads for each head of keys.
-        paths: of kept nodes: the slots of all tokens up to their end.
+        paths: slots of all tokens up to the end of each kept node.
     """
 
     def __init__(self, model: Any, limit: int) -> None:
@@ -40,14 +40,14 @@ class SlotPool:
         self.shared = config.num_attention_heads // config.num_key_value_heads
         self.paths: dict[TrieNode, Array] = {}
         self.limit = limit
-        # A stack: the slots that were given back last are still in the processor's cache.
+        # A stack: the slots that were returned last are still in the processor's cache.
         self._free: Array = np.empty(0, dtype=np.int64)
         self._n_free = 0
         self._grow(min(limit, FIRST_SLOTS))
 
     @property
     def size(self) -> int:
-        """Slots that there are by now."""
+        """Number of allocated slots."""
         return self._free.size
 
     @property
@@ -56,10 +56,10 @@ class SlotPool:
         return self.size - self._n_free
 
     def take(self, count: int) -> Array:
-        """Return free slots; the planner's budget is what keeps them from running out.
+        """Return free slots; the planner's budget ensures that there are enough.
 
         Raises:
-            MemoryError: fewer are free, which a plan within the budget rules out.
+            MemoryError: too few are free, which a plan within the budget prevents.
         """
         while count > self._n_free and self.size < self.limit:
             self._grow(min(self.limit, 2 * self.size))
@@ -69,18 +69,18 @@ class SlotPool:
         return self._free[self._n_free : self._n_free + count][::-1].copy()
 
     def give(self, slots: Array) -> None:
-        """Take slots back."""
+        """Return slots to the pool."""
         self._free[self._n_free : self._n_free + slots.size] = slots[::-1]
         self._n_free += slots.size
 
     def release(self, nodes: Iterable[TrieNode]) -> None:
-        """Forget kept nodes."""
+        """Return the slots of kept nodes to the pool."""
         for node in nodes:
             self.give(self.paths.pop(node)[node.past :])
 
     def _grow(self, size: int) -> None:
         more = size - self.size
-        # One after the other, so that only one of them exists twice at a time.
+        # Grown one after the other, so that only one of them exists twice at a time.
         self.keys = _longer(self.keys, more)
         self.values = _longer(self.values, more)
         fresh = np.arange(size - 1, self.size - 1, -1, dtype=np.int64)
@@ -104,13 +104,13 @@ def _longer(stored: Tensor, more: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours in the packed row that attend alike.
+    """Nodes of one shape, adjacent in the packed row.
 
     Attributes:
         begin: first token.
         rows: nodes.
         width: tokens a node.
-        context: slots that each node sees [rows, n], the masked ones included.
+        context: slots that each node sees [rows, n], including masked ones.
         mask: [..., heads that share keys x width, n]; None if every token sees all.
     """
 
@@ -126,9 +126,9 @@ class _Group:
 
 
 class _Reading:
-    """What a pass reads in a layer: keys and values of all groups are fetched in one go, then attended group by group.
+    """Slots that a pass reads in a layer: fetched for all groups at once, then attended group by group.
 
-    The groups stand in the order of their tokens.
+    The groups have the order of their tokens.
     """
 
     def __init__(self, groups: Iterable[_Group], device: torch.device) -> None:
@@ -144,9 +144,9 @@ class PassAttention:
 
     Attributes:
         pool: keys and values.
-        slots: where those of the pass's tokens go [n].
-        all: what all tokens of the pass read.
-        outputs: what those read whose output somebody reads.
+        slots: slots of the pass's own tokens [n].
+        all: slots that all tokens of the pass read.
+        outputs: slots that the wanted tokens read.
     """
 
     pool: SlotPool
@@ -155,11 +155,11 @@ class PassAttention:
     outputs: _Reading
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Keep the keys and values [n, kv heads, D] of the pass's tokens."""
+        """Store the keys and values [n, kv heads, D] of the pass's tokens."""
         self.pool.store(layer, self.slots, keys, values)
 
     def attend(self, layer: int, queries: Tensor, *, for_output: bool) -> Tensor:
-        """Return what the queries [n, heads, D] read, of all tokens of the pass or of the wanted ones."""
+        """Return the attention output of the queries [n, heads, D]: all tokens of the pass, or the wanted ones."""
         reading = self.outputs if for_output else self.all
         stored = [torch.split(part, reading.sizes) for part in self.pool.read(layer, reading.slots)]
         outputs = []
@@ -180,10 +180,10 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) 
 
 
 class WaveSlots:
-    """The slots of a wave whose parents have theirs; its packed row holds, node by node, prompt, then answer tokens.
+    """The slots of a wave whose parents are stored; its packed row has each node's prompt, then its answer tokens.
 
-    `attention` is that of the wave's own pass; wanted are the last prompt token and all answer tokens of requests. A
-    node that generates takes `free` slots more, for what is generated.
+    `attention` serves the wave's own pass, whose wanted tokens are the last prompt token and all answer tokens of
+    requests. A node that generates takes `free` more slots for the generated tokens.
     """
 
     def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], free: int) -> None:
@@ -201,9 +201,9 @@ class WaveSlots:
         """Return the attention of a decoding pass.
 
         Args:
-            alive: indices among the wave's generating nodes, rising.
+            alive: indices among the wave's generating nodes, ascending.
             step: counted from 0.
-            visible: which generated columns each of a row's new tokens sees, bool [alive, n, columns + n].
+            visible: mask of the generated columns that each of a row's new tokens sees, bool [alive, n, columns + n].
         """
         width, columns = visible.shape[1:]
         free = self._free[list(alive)]
@@ -211,7 +211,7 @@ class WaveSlots:
         return PassAttention(self._pool, self._tensor(free[:, step * width : columns].ravel()), groups, groups)
 
     def leave(self) -> None:
-        """Give back all but the slots of kept nodes' prompt tokens."""
+        """Return all slots to the pool except those of kept nodes' prompt tokens."""
         for slots in self._temporary:
             self._pool.give(slots)
 
@@ -229,13 +229,14 @@ class WaveSlots:
             begin = groups[-1].end
             if node.request is not None:
                 n_read = 1 + node.n_branches
+                # A single wanted token is the last one of its node and sees all of its context.
                 read_mask = mask[:, -n_read:].flatten(0, 1) if n_read > 1 else None
                 outputs.append(_Group(begin_outputs, len(nodes), n_read, context, read_mask))
                 begin_outputs = outputs[-1].end
         return groups, outputs
 
     def _contexts(self, nodes: Sequence[TrieNode], new: Array) -> Array:
-        """Return the slots that nodes of one shape see, and note what becomes of their own ones."""
+        """Return the slots that nodes of one shape see, and record which of their own slots are kept or temporary."""
         node = nodes[0]
         contexts = np.empty((len(nodes), node.past + new.shape[1]), dtype=np.int64)
         contexts[:, node.past :] = new
@@ -245,6 +246,7 @@ class WaveSlots:
             if node.generates:
                 self._prompts.append(row[: node.length])
             if node.is_shared:
+                # A copy, because a view would keep the contexts of the whole group in memory.
                 self._pool.paths[node] = row[: node.length].copy()
             self._temporary.append(row[node.length if node.is_shared else node.past :])
         return contexts
@@ -257,6 +259,7 @@ class WaveSlots:
             rows = len(prompts)
             context = np.concatenate([prompts, free[row : row + rows]], axis=1)
             mask = None
+            # A single hypothesis sees all tokens of its answer, so only beams need a mask.
             if width > 1:
                 all_prompt = torch.ones(rows, 1, width, length, dtype=torch.bool, device=self._device)
                 readable = torch.cat([all_prompt, visible[row : row + rows, None]], dim=-1)
@@ -270,11 +273,12 @@ class WaveSlots:
 
 @lru_cache(maxsize=256)
 def prompt_mask(size: int, past: int, branches: tuple[int, ...], shared: int = 1) -> Tensor:
-    """Return which tokens a node's tokens see, bool [shared, size + answer tokens, past + size + answer tokens].
+    """Return the mask of visible tokens, bool [shared, size + answer tokens, past + size + answer tokens].
 
-    A prompt token sees what is before it; an answer token sees the prompt and its own answer's tokens before it.
+    A prompt token sees the tokens before it; an answer token sees the prompt and its own answer's earlier tokens.
     """
     branch = np.repeat(np.arange(len(branches) + 1), [size, *branches])
+    # Branch 0 is the prompt, visible to every answer.
     seen = np.tril((branch[:, None] == branch) | (branch == 0))
     mask = torch.from_numpy(np.concatenate([np.ones((len(branch), past), dtype=bool), seen], axis=1))
     return mask.repeat(shared, 1, 1)  # once for each of the query heads that share keys

@@ -1,9 +1,9 @@
-"""From distinct prompts to the least work: a tree of their common beginnings, cut into waves within a memory budget.
+"""Plan of the least work for distinct prompts: a tree of common beginnings, cut into waves within a memory budget.
 
-Prompts that begin with the same segments share their keys and values, because a token's state depends only on what
-stands before it. Sorting the prompts by their segments puts the tree in depth-first order, so it is never built as a
-whole: a chunk of it fits into the budget, and the path that the next chunk continues stays alive. Nodes that an earlier
-plan has left behind (`resident`) are continued as they are.
+Prompts that begin with the same segments share their keys and values, because a token's state depends only on earlier
+tokens. Sorting the prompts by their segments gives the tree in depth-first order, so it is never built as a whole: a
+chunk of it fits into the budget, and the path that the next chunk continues is kept. Nodes kept from an earlier plan
+(`resident`) are not computed again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Budget:
     """Bounds of a plan, in tokens.
 
     Attributes:
-        wave: tokens of one forward; a longer node makes a wave of its own.
-        stored: tokens whose keys and values are kept at one time.
-        context: the longest prompt with its answer that the model knows positions for.
+        wave: tokens of one forward; a longer node has a wave to itself.
+        stored: tokens whose keys and values are stored at one time.
+        context: the longest prompt with its answer for which the model has positions.
         new_tokens: the longest generated answer.
         beams: hypotheses of an answer.
     """
@@ -36,7 +36,7 @@ class Budget:
 
     @property
     def free(self) -> int:
-        """Generated tokens that a prompt stores: the last one of an answer is never fed back."""
+        """Generated tokens that a prompt stores; the last one of an answer is not fed back."""
         return (self.new_tokens - 1) * self.beams
 
 
@@ -44,10 +44,10 @@ Beginning = tuple[Segment, ...]
 
 
 class TrieNode:
-    """A segment behind a certain beginning: the tokens that a forward computes once for all prompts with it.
+    """A segment after a certain beginning: tokens that a forward computes once for all prompts with that beginning.
 
     Attributes:
-        beginning: the segments up to its own one.
+        beginning: the segments up to and including its own.
         layout: its tokens with images expanded.
         parent: the node before it.
         request: the request whose prompt ends here.
@@ -57,7 +57,7 @@ class TrieNode:
         past: tokens before it.
         length: tokens up to its end.
         start: rotary position of its first token.
-        end: rotary position behind it.
+        end: rotary position after its last token.
         branches: tokens to feed for each given answer; an answer's last token is only predicted.
         n_branches: their sum.
     """
@@ -97,12 +97,12 @@ class TrieNode:
 
     @property
     def generates(self) -> bool:
-        """Whether an answer is generated behind it."""
+        """Whether an answer is generated after it."""
         return self.request is not None and self.request.generate
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, ...]]:
-        """Nodes of one shape have one attention mask."""
+        """Key of the attention mask: nodes of one shape share it."""
         return self.length, self.past, self.branches
 
     def path(self) -> list[TrieNode]:
@@ -133,8 +133,9 @@ class Chunk:
 
 
 def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
-    """Return requests with distinct prompts in depth-first order of their tree, whatever order they come in."""
+    """Return requests with distinct prompts in depth-first order of their tree, independent of their given order."""
     unsorted = list(requests)
+    # Ranks are faster to compare than the segments' token ids.
     segments = {segment for request in unsorted for segment in request.prompt.segments}
     ranks = {s: i for i, s in enumerate(sorted(segments, key=lambda s: (s.ids, s.images)))}
     return sorted(unsorted, key=lambda request: [ranks[segment] for segment in request.prompt.segments])
@@ -147,17 +148,17 @@ def up_to_image(prompt: TokenPrompt) -> Beginning:
 
 
 def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:
-    """Return the tokens of the tree of requests in its order: what any plan must compute, and need not exceed."""
+    """Return the number of tokens in the tree of requests in its order, the minimum that any plan must compute."""
     shared = [0, *(_shared(former.prompt, latter.prompt) for former, latter in pairwise(ordered))]
-    pairs = zip(ordered, shared, strict=False)  # of no requests one number is left over
+    pairs = zip(ordered, shared, strict=False)  # `shared` has one number even if there are no requests
     return sum(size_of(segment) for request, n in pairs for segment in request.prompt.segments[n:])
 
 
 def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
-    """Return the tokens that a request stores at one time, and refuse one that no plan can hold.
+    """Return the tokens that a request stores at one time, and refuse a request that fits no plan.
 
     Args:
-        request: what is asked.
+        request: the request.
         length: tokens of its prompt.
         budget: bounds of the plan.
 
@@ -173,7 +174,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     stored = length + branches + (budget.free if request.generate else 0)
     if stored > budget.stored:
         raise ConfigError(
-            "lvlm.kv_tokens: expected room for every prompt",
+            "lvlm.kv_tokens: expected space for every prompt",
             found=f"{budget.stored}, and a prompt that needs {stored}",
             do=f"Raise lvlm.kv_tokens to {2 * stored} or more.",
         )
@@ -188,19 +189,19 @@ def plan_chunks(
 ) -> Iterator[Chunk]:
     """Yield the chunks of the tree of requests in its order (`trie_order`), each of which fits (`require_fit`).
 
-    Half of the stored tokens at most are nodes that others continue, so that waves stay wide; a longer beginning makes
-    a chunk of its own.
+    At most half of the stored tokens belong to nodes that others continue, so that waves stay wide; a longer beginning
+    has a chunk to itself.
 
     Args:
         ordered: distinct prompts.
         layout_of: returns a segment's layout.
-        budget: bounds of the plan, less what is resident.
-        resident: nodes that are there; with each its parent.
+        budget: bounds of the plan, without the resident tokens.
+        resident: nodes that are already stored, each with its parent.
     """
     draft, path = _Draft(budget), list[TrieNode]()
     following = [*(_shared(former.prompt, latter.prompt) for former, latter in pairwise(ordered)), 0]
     shared = 0
-    for request, continued in zip(ordered, following, strict=False):  # of no requests one number is left over
+    for request, continued in zip(ordered, following, strict=False):  # `following` has one number without requests too
         path = path[:shared] + _grow(path[:shared], request, continued, layout_of, resident)
         if not draft.takes(path[shared:]):
             yield draft.close(path[:shared])
@@ -212,7 +213,7 @@ def plan_chunks(
 
 
 def _shared(former: TokenPrompt, latter: TokenPrompt) -> int:
-    pairs = zip(former.segments, latter.segments, strict=False)  # either may go on where the other ends
+    pairs = zip(former.segments, latter.segments, strict=False)  # either may be longer
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
@@ -223,13 +224,14 @@ def _grow(
     layout_of: Callable[[Segment], Layout],
     resident: Mapping[Beginning, TrieNode],
 ) -> list[TrieNode]:
-    """Return the nodes that a prompt adds to the path of the prompt before it."""
+    """Return the nodes that a prompt adds to the path of the preceding prompt."""
     segments = request.prompt.segments
     parent = path[-1] if path else None
     grown = []
     for depth in range(len(path), len(segments)):
         last = depth + 1 == len(segments)
         segment = segments[depth]
+        # The last node has the request, so a resident node cannot replace it.
         present = None if last else resident.get(segments[: depth + 1])
         parent = present or TrieNode(
             segment,
@@ -243,25 +245,25 @@ def _grow(
 
 
 def _temporary(node: TrieNode, budget: Budget) -> int:
-    """Return the tokens that a node stores only while its wave runs."""
+    """Return the tokens that a node stores only during its wave."""
     return (0 if node.is_shared else node.size) + node.n_branches + (budget.free if node.generates else 0)
 
 
 @dataclass
 class _Draft:
-    """A chunk that still grows."""
+    """A chunk under construction."""
 
     budget: Budget
     carried: Sequence[TrieNode] = ()
     nodes: list[tuple[int, TrieNode]] = field(default_factory=list)  # depth and node
     stored: int = 0  # tokens of kept nodes
-    widest: int = 0  # the most that one node stores while its wave runs
+    widest: int = 0  # the most that one node stores during its wave
 
     def __post_init__(self) -> None:
         self.stored = sum(node.size for node in self.carried)
 
     def takes(self, nodes: Sequence[TrieNode]) -> bool:
-        """Return whether the nodes of one more prompt still fit; the first prompt always does."""
+        """Return whether the nodes of a further prompt fit; those of the first prompt always do."""
         stored = self.stored + sum(node.size for node in nodes if node.is_shared and not node.resident)
         widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
         return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
@@ -273,13 +275,13 @@ class _Draft:
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 
     def close(self, continued: Sequence[TrieNode]) -> Chunk:
-        """Return the chunk; `continued` is the path that the next one begins with."""
+        """Return the chunk; `continued` is the path with which the next one begins."""
         going_on = set(map(id, continued))
         held = [*self.carried, *(node for _, node in self.nodes if node.is_shared)]
         return Chunk(list(self._waves()), [node for node in held if id(node) not in going_on])
 
     def _waves(self) -> Iterator[list[TrieNode]]:
-        """Yield inner nodes depth by depth, then all leaves, whatever their depth; equal shapes side by side."""
+        """Yield inner nodes depth by depth, then all leaves of any depth; nodes of one shape are adjacent."""
         levels: dict[int, list[TrieNode]] = {}
         leaves: list[TrieNode] = []
         for depth, node in self.nodes:

@@ -1,7 +1,7 @@
-"""What is asked of a model and what it says, in token ids and image digests; and the places of the tokens.
+"""Requests to a model and its results, as token ids and image digests, and the rotary positions of tokens.
 
-A rotary position depends only on what comes before: text advances by one a token, an image as its grid says. So a
-segment's positions are known up to its start, and nothing has to be remembered between calls of the model.
+A rotary position depends only on earlier tokens: text advances by one a token, an image by an amount that its grid
+determines. So a segment's positions depend on its start alone, and no state is kept between calls of the model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Array = np.ndarray[Any, np.dtype[np.int64]]
 AXES = 3
 """Rotary positions of a token: temporal, row, column."""
 Grid = tuple[int, ...]
-"""What of an image's size its tokens depend on: frames, rows and columns of patches."""
+"""The part of an image's size that determines its tokens: frames, rows and columns of patches."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """A run of prompt tokens that begins at a special token; one placeholder and one digest an image.
 
-    Segments and prompts are looked up often, so each computes its hash once. The tokens stand for the text.
+    Segments and prompts are looked up often, so each computes its hash once. Comparisons use the tokens, not the text.
     """
 
     ids: tuple[int, ...]
@@ -61,7 +61,7 @@ class TokenPrompt:
 
     @property
     def text(self) -> str:
-        """The prompt as its family writes it, an image as one placeholder."""
+        """The prompt in the format of its family, an image as one placeholder."""
         return "".join(segment.text for segment in self.segments)
 
 
@@ -76,10 +76,10 @@ class TokenRequest:
 
 @dataclass(frozen=True)
 class Result:
-    """What the model says to one request.
+    """The model's result for one request.
 
     Attributes:
-        tokens: the generated answer, the end of the turn included if it came; empty if none was asked for.
+        tokens: the generated answer, with the end of the turn if it was generated; empty if none was requested.
         token_log_probs: natural log-probability of each generated token.
         beam_score: the beam's score after the length penalty; None for greedy.
         scores: for each given answer the log-probability of each of its tokens.
@@ -92,11 +92,11 @@ class Result:
 
 
 Results = Generator[tuple[TokenRequest, Result], None, None]
-"""Requests with their results, each as soon as it is done."""
+"""Requests with their results, each as soon as it is available."""
 
 
 class PromptTooLongError(ValueError):
-    """A prompt with its answer exceeds the model's context; the caller knows its text and says so."""
+    """A prompt with its answer exceeds the model's context; the caller reports it with the prompt's text."""
 
     def __init__(self, prompt: TokenPrompt, tokens: int, limit: int) -> None:
         super().__init__(f"{tokens} tokens")
@@ -106,7 +106,7 @@ class PromptTooLongError(ValueError):
 
 
 def merge_requests(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
-    """Return one request a distinct prompt: the union of the answers in sorted order, generated if anyone asks."""
+    """Return one request for each distinct prompt: all its answers, sorted, and generation if any request has it."""
     answers: dict[TokenPrompt, set[Answer]] = {}
     generate: dict[TokenPrompt, bool] = {}
     for request in requests:
@@ -122,7 +122,7 @@ class Layout:
     Attributes:
         ids: token ids, an image's placeholder repeated for each of its tokens [n].
         positions: relative to the start, on each axis [AXES, n].
-        advance: how far the next segment's start lies behind this one's.
+        advance: distance from this segment's start to the next one's.
     """
 
     ids: Array
@@ -141,6 +141,7 @@ def segment_layout(ids: Sequence[int], images: Sequence[Layout], *, image_token:
     tokens: list[Array] = []
     positions: list[Array] = []
     start, begin, remaining = 0, 0, iter(images)
+    # The end of the segment counts as a placeholder, so that the loop includes the last text.
     for end in [i for i, token in enumerate(ids) if token == image_token] + [len(ids)]:
         tokens.append(np.asarray(ids[begin:end], dtype=np.int64))
         positions.append(np.broadcast_to(start + np.arange(end - begin), (AXES, end - begin)))
@@ -154,9 +155,9 @@ def segment_layout(ids: Sequence[int], images: Sequence[Layout], *, image_token:
 
 
 def image_layout(grid: Grid, merge: int, image_token: int) -> Layout:
-    """Return an image whose tokens stand at their place in the merged grid: (start, start + row, start + column).
+    """Return an image whose tokens have positions in the merged grid: (start, start + row, start + column).
 
-    What follows stands behind the longer side (source: Qwen2-VL).
+    The next token follows the longer side (source: Qwen2-VL).
     """
     frames, rows, columns = grid[0], grid[1] // merge, grid[2] // merge
     positions = np.indices((frames, rows, columns)).reshape(AXES, -1)

@@ -1,7 +1,7 @@
-"""Images of a Qwen2.5-VL: their grids and tokens, the vision tower, and features that are made once an image.
+"""Images of a Qwen2.5-VL: their grids and tokens, the vision tower, and features that are computed once an image.
 
 The stock tower calls attention once a window and layer: 844 times for a 640 x 480 image of Qwen2.5-VL-3B, whose
-windows have four lengths at most. Here windows of one length are attended in one call, over all images of one grid: a
+windows have at most four lengths. Here windows of one length are attended in one call, over all images of one grid: a
 batch of such images takes 116 calls.
 """
 
@@ -31,13 +31,13 @@ PATCHES_PER_BATCH = 2048  # a CPU is fastest while a batch's activations stay in
 
 
 class VisionStore:
-    """Features and grids of images by digest, the least recently used features dropped beyond a number of bytes.
+    """Features and grids of images by digest; beyond a number of bytes the least recently used features are dropped.
 
-    Images of one batch have one grid, and batches are formed in the order of the digests, so what an image becomes
-    does not depend on the order in which it is asked for.
+    Images of one batch have one grid, and batches are formed in the order of the digests, so an image's features do
+    not depend on the order of requests.
 
     Args:
-        model: whose vision tower.
+        model: model with the vision tower.
         processor: its image processor.
         images: files of the digests.
         capacity: bytes of features to keep.
@@ -59,7 +59,7 @@ class VisionStore:
         self._bytes = 0
 
     def prepare(self, digests: Iterable[str]) -> None:
-        """Encode all images whose features are not there, in batches."""
+        """Encode all images without stored features, in batches."""
         for digest, features in self._encode(digests):
             self._keep(digest, features)
 
@@ -76,6 +76,7 @@ class VisionStore:
         if digest not in self._grids:
             processor = self._processor
             width, height = self._images.size(digest)
+            # The processor's rule applied to the size alone, so that planning decodes no image.
             rows, columns = smart_resize(
                 height,
                 width,
@@ -87,13 +88,14 @@ class VisionStore:
         return self._grids[digest]
 
     def features(self, digests: Sequence[str]) -> list[Tensor]:
-        """Return the features [n, H] of each image, encoding again what was dropped."""
+        """Return the features [n, H] of each image, encoding dropped ones again."""
         missing = dict(self._encode(digests))
         features = []
         for digest in digests:
             if digest not in missing:
                 self._features.move_to_end(digest)
             features.append(missing[digest] if digest in missing else self._features[digest])
+        # Stored last, so that storing them cannot drop features that this call needs.
         for digest, encoded in missing.items():
             self._keep(digest, encoded)
         return features
@@ -101,6 +103,7 @@ class VisionStore:
     def _keep(self, digest: str, features: Tensor) -> None:
         self._features[digest] = features
         self._bytes += features.nbytes
+        # The newest features are kept even if they exceed the capacity alone.
         while self._bytes > self._capacity and len(self._features) > 1:
             _, dropped = self._features.popitem(last=False)
             self._bytes -= dropped.nbytes
@@ -119,7 +122,7 @@ class VisionStore:
             yield from self._forward(grid, group)
 
     def _pixels(self, digests: Sequence[str]) -> Iterator[tuple[str, Grid, Tensor]]:
-        """Yield digest, grid and patches [patches, values]; several images a call, because the call itself is dear."""
+        """Yield digest, grid and patches [patches, values]; several images a call, because a call is expensive."""
         for start in range(0, len(digests), IMAGES_PER_CALL):
             part = digests[start : start + IMAGES_PER_CALL]
             batch = self._processor(images=[self._images.open(digest) for digest in part], return_tensors="pt")
@@ -131,18 +134,18 @@ class VisionStore:
         pixels = torch.cat([pixels for _, pixels in group]).to(self._model.device)
         encoded = self._tower(pixels, grid).to(self._model.lm_head.weight.dtype)
         self.encoded += len(group)
-        # A clone, because a slice would keep its whole batch alive after the others are dropped.
+        # A clone, because a slice would keep the memory of its whole batch.
         features = [part.clone() for part in encoded]
         return [(digest, feature) for (digest, _), feature in zip(group, features, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one grid needs; patches in the order of the windows.
+    """Precomputed tensors of one grid; patches in the order of the windows.
 
     Attributes:
-        order: merged token of each place, [tokens].
-        back: place of each merged token, [tokens].
+        order: merged token of each position, [tokens].
+        back: position of each merged token, [tokens].
         rotary: cosine and sine of each patch [patches, D].
         windows: for each window length the patches of its windows [windows, length].
     """
@@ -165,7 +168,7 @@ class VisionTower:
         """Return the features [B, tokens, H] of images with one grid.
 
         Args:
-            pixels: patches of all images as the image processor orders them [B x patches, values].
+            pixels: patches of all images in the order of the image processor [B x patches, values].
             grid: frames, rows and columns of patches.
         """
         visual, plan = self._visual, self._plan(grid)
@@ -203,7 +206,7 @@ def _by_length(ends: Sequence[int], device: torch.device) -> tuple[Tensor, ...]:
 
 
 def _attend(attention: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], windows: Sequence[Tensor]) -> Tensor:
-    """Return the attention output [B, patches, H]; patches see those of their own window."""
+    """Return the attention output [B, patches, H]; patches see the patches of their own window."""
     images, patches, _ = hidden.shape
     projected = attention.qkv(hidden).view(images, patches, 3, attention.num_heads, -1)
     queries, keys, values = projected.unbind(2)

@@ -1,6 +1,6 @@
-"""A wave of the plan: one row of all its new tokens, without any padding, and what is read out of it.
+"""A wave of the plan: one packed row of all its new tokens, without padding, and the results read from it.
 
-Only the slots behind the attention (`_memory`) know which tokens belong to which prompt and which stored keys and
+Only the slots used by the attention (`_memory`) determine which tokens belong to which prompt and which stored keys and
 values they continue.
 """
 
@@ -24,11 +24,11 @@ from lever_pipe.lvlms._requests import AXES, Answer, Array, Result, Scores, Toke
 from lever_pipe.lvlms._vision import VisionStore
 from lever_pipe.lvlms.protocol import DecodeOptions
 
-VALUES_PER_BLOCK = 2**27  # log-probabilities at one time: half a gigabyte
+VALUES_PER_BLOCK = 2**27  # log-probabilities in memory at one time: half a gigabyte
 
 
 class Waves:
-    """Computes nodes whose parents it has computed before, and keeps what later ones need.
+    """Computes nodes whose parents are computed, and keeps the keys and values that later nodes need.
 
     `model` is in evaluation mode; `counters` count `forwards` and `tokens_prefilled`.
     """
@@ -73,7 +73,7 @@ class Waves:
         return results
 
     def _generated(self, readout: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
-        """Return an answer for each node that generates, decoding those that no given answer tells."""
+        """Return an answer for each node that generates, decoding only those that no given answer determines."""
         unknown = [location for location, answer in enumerate(readout.answers) if answer is None]
         if not unknown:
             return [answer for answer in readout.answers if answer is not None]
@@ -84,11 +84,12 @@ class Waves:
         ids = self._tensor(np.concatenate([part for node in wave for part in _node_ids(node)]))
         embeddings: Tensor = self._decoder.embed_tokens(ids)
         if digests := [digest for node in wave for digest in node.images]:
+            # Features replace the placeholders, in the order of their tokens.
             embeddings[ids == self._model.config.image_token_id] = torch.cat(self._vision.features(digests))
         return embeddings
 
     def feed(self, ids: Tensor, nodes: Sequence[TrieNode], step: int, attention: PassAttention) -> Tensor:
-        """Return the logits [B, n, V] behind one token `ids` [B, n] more, n alternatives a row."""
+        """Return the logits [B, n, V] after one further token `ids` [B, n], n alternatives a row."""
         rows, width = ids.shape
         flat, ends = ids.flatten(), torch.tensor([node.end for node in nodes], device=ids.device)
         hidden = run_layers(
@@ -107,7 +108,7 @@ class Waves:
 
 @dataclass
 class Rows:
-    """Those of a wave's generating nodes that are decoded (`_decoding.WaveRows`); `alive` are their indices."""
+    """The wave's generating nodes that are decoded (`_decoding.WaveRows`); `alive` are their indices."""
 
     waves: Waves
     slots: WaveSlots
@@ -115,7 +116,7 @@ class Rows:
     alive: list[int]
 
     def prompt_tokens(self, vocabulary: int) -> Tensor:
-        """Return which tokens stand in each row's prompt, bool [B, V]."""
+        """Return the mask of the tokens that occur in each row's prompt, bool [B, V]."""
         is_displayed = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
         for row, index in zip(is_displayed, self.alive, strict=True):
             for part in self.nodes[index].path():
@@ -123,9 +124,9 @@ class Rows:
         return is_displayed.to(self.waves.pool.keys.device)
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
-        """Return the logits [B, n, V] after feeding `ids` [B, n] side by side at one position.
+        """Return the logits [B, n, V] after feeding `ids` [B, n] in parallel at one position.
 
-        `visible` [B, n, generated columns + n] says which generated columns each of them sees.
+        `visible` [B, n, generated columns + n] marks the generated columns that each of them sees.
         """
         nodes = [self.nodes[index] for index in self.alive]
         return self.waves.feed(ids, nodes, step, self.slots.step(self.alive, step, visible))
@@ -157,13 +158,13 @@ def _rotary_positions(wave: Sequence[TrieNode]) -> Array:
 
 @lru_cache(maxsize=4096)
 def _branch_positions(branches: tuple[int, ...]) -> Array:
-    """Return the positions of answer tokens behind a prompt, relative to its end [AXES, answer tokens]."""
+    """Return the positions of answer tokens after a prompt, relative to its end [AXES, answer tokens]."""
     ranges = [np.arange(count) for count in (0, *branches)]
     return np.broadcast_to(np.concatenate(ranges), (AXES, sum(branches)))
 
 
 def _output_positions(wave: Sequence[TrieNode]) -> Array:
-    """Return where, in the packed row, the last prompt tokens and the answer tokens of requests stand."""
+    """Return the positions, in the packed row, of the last prompt tokens and the answer tokens of requests."""
     positions, begin = [], 0
     for node in wave:
         end = begin + node.size + node.n_branches
@@ -175,12 +176,12 @@ def _output_positions(wave: Sequence[TrieNode]) -> Array:
 
 @dataclass(frozen=True)
 class ReadOut:
-    """What the states of a wave say of its requests.
+    """Results for requests, read from the states of a wave.
 
     Attributes:
         scores: for each request its answers' token log-probabilities.
         first: for each request that generates the logits of its first token [requests, V].
-        answers: for each of these the answer itself, where given answers go along with it up to its end; else None.
+        answers: for each of these the answer itself, if given answers contain it up to its end; else None.
     """
 
     scores: list[tuple[Scores, ...]]
@@ -189,17 +190,18 @@ class ReadOut:
 
 
 def read_out(model: Any, hidden: Tensor, requests: Sequence[TokenRequest], options: DecodeOptions) -> ReadOut:
-    """Return the token log-probabilities of the given answers, and how generated answers begin.
+    """Return the token log-probabilities of the given answers, and the beginnings of generated answers.
 
-    A large vocabulary makes a line dear, so the lines are made in blocks and only what is asked of them is kept.
+    With a large vocabulary a line needs much memory, so lines are computed in blocks and reduced at once.
 
-    The states `hidden` [n, H] stand request by request: one behind the prompt, then one behind each fed answer token.
-    An answer's first token is predicted behind the prompt, the others behind the token before them.
+    The states `hidden` [n, H] are ordered by request: one after the prompt, then one after each fed answer token. The
+    state after the prompt predicts an answer's first token, the state after a token the next one.
     """
     lines, tokens, begins = _positions(requests)
     block = max(1, VALUES_PER_BLOCK // model.lm_head.weight.shape[0])
     rows, targets, firsts = (torch.tensor(p, dtype=torch.long, device=hidden.device) for p in (lines, tokens, begins))
     values = torch.empty(len(rows), device=hidden.device)
+    # Only in greedy search without a penalty is the next token the likeliest one.
     plain = options.num_beams == 1 and options.repetition_penalty == 1
     first, best, likeliest = [], list[int](), list[float]()
     for start in range(0, len(hidden), block):
@@ -226,8 +228,8 @@ def _followed(
     """Return the greedy answer of a request if each of its tokens but the last was fed as part of a given answer.
 
     Args:
-        request: generates.
-        first: its first line; those behind its answers' fed tokens follow.
+        request: a request that generates.
+        first: its first line, followed by the lines after its answers' fed tokens.
         best: the likeliest token of each line.
         likeliest: its log-probability.
         options: how answers end.
@@ -248,7 +250,7 @@ def _followed(
 
 
 def _positions(requests: Sequence[TokenRequest]) -> tuple[list[int], list[int], list[int]]:
-    """Return which line predicts which token of a given answer, and with which lines generated answers begin."""
+    """Return the lines and the tokens of given answers that they predict, and the first lines of generated answers."""
     lines, tokens, begins = list[int](), list[int](), list[int]()
     first = 0
     for request in requests:

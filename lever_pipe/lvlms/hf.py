@@ -1,7 +1,7 @@
 """Any vision-language model of the model library, through its own processor, chat template and `generate`.
 
-Slow and general: every prompt carries its pixels, no beginning is shared, a given answer is a forward of its own rows.
-It is the way to any family but Qwen2.5-VL, and what the packed engine is held against.
+It is slow and general: every prompt includes its pixels, no beginning is shared, and scoring a prompt's given answers
+is a separate forward. It supports families other than Qwen2.5-VL and is the reference for tests of the packed engine.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 REQUIRED = ("config.json", "tokenizer.json")
 PROMPTS_PER_BATCH = 8
 REQUESTED, REPLY = "a question", "an answer"
-"""What a template is tried with."""
+"""Texts for trying out a template."""
 FOR_IMAGES = {"smolvlm": "Idefics3Processor"}
-"""Families whose own processor asks for packages that only videos need -> another one that does the same to images."""
+"""Families whose own processor requires packages for videos -> another one that processes images equally."""
 
 
 @dataclass(frozen=True)
 class Templated(LvlmFamily):
-    """A model that is asked in the words of its folder's chat template.
+    """A model that is prompted with its folder's chat template.
 
     Attributes:
-        processor: texts and images to what the model takes.
-        begin: what the tokenizer writes before a text that its template does not.
-        template: that of the tokenizer.
+        processor: converts texts and images to inputs of the model.
+        begin: text that the tokenizer adds before a text and the template does not.
+        template: the tokenizer's chat template.
     """
 
     processor: Any
@@ -56,7 +56,7 @@ class Templated(LvlmFamily):
     template: ChatTemplate
 
     def identity(self) -> dict[str, str]:
-        """Return what of the folder an answer depends on."""
+        """Return digests of the parts of the folder that an answer depends on."""
         paths = sorted([*self.folder.glob("*.safetensors"), *self.folder.glob("*.json"), *self.folder.glob("*.jinja")])
         listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
         return {
@@ -65,7 +65,7 @@ class Templated(LvlmFamily):
         }
 
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
-        """Return a prompt in the words of the folder's chat template, as one segment."""
+        """Return a prompt in the format of the folder's chat template, as one segment."""
         if problem := self.template.problem_of_system(prompt.system):
             expected, do = of_system(prompt.system)
             raise CheckpointError(f"{self.folder}: expected {expected}", found=problem, do=do)
@@ -76,14 +76,14 @@ class Templated(LvlmFamily):
 
 @dataclass(frozen=True)
 class Stock(Templated):
-    """A loaded model in evaluation mode, as the model library has it."""
+    """A loaded model in evaluation mode, unchanged from the model library."""
 
     model: Any
 
     def engine(
         self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> StockEngine:
-        """Return an engine over this model; waves and stored features are the packed engine's affair."""
+        """Return an engine over this model; settings of waves and stored features apply to the packed engine only."""
         del settings, execution
         return StockEngine(self, images, decode)
 
@@ -103,6 +103,7 @@ class StockEngine:
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
         """Yield each request with its result, batch by batch."""
+        # Sorted, so that batches do not depend on the order of requests.
         ordered = sorted(requests, key=lambda r: [(s.ids, s.images) for s in r.prompt.segments])
         for start in range(0, len(ordered), PROMPTS_PER_BATCH):
             try:
@@ -110,7 +111,7 @@ class StockEngine:
                     answered = list(self._batch(ordered[start : start + PROMPTS_PER_BATCH]))
             except PromptTooLongError:
                 raise
-            except ValueError as error:  # a processor writes other tokens for an image than the model has features
+            except ValueError as error:  # a processor writes another number of image tokens than the model has features
                 raise CheckpointError(
                     f"{self._family.folder}: expected a processor whose images the model takes",
                     found=" ".join(str(error).split()),
@@ -133,7 +134,7 @@ class StockEngine:
         """Return the tokens of each prompt and the score of its beam, by one call of `generate`."""
         options = self._decode
         inputs = self.inputs(prompts, reserved=options.max_new_tokens)
-        # A length penalty without beams is refused with a warning.
+        # `generate` warns about a length penalty without beams.
         beams = {"length_penalty": options.length_penalty} if options.num_beams > 1 else {}
         output = self._model.generate(
             **inputs,
@@ -161,19 +162,19 @@ class StockEngine:
         shape = inputs["input_ids"].shape
         rows = {name: tensor.repeat(len(answers), *[1] * (tensor.ndim - 1)) for name, tensor in inputs.items()}
         for name, tensor in inputs.items():
-            if tensor.shape == shape:  # what stands beside each token: no token of an answer is of an image
+            if tensor.shape == shape:  # values for each token; 0 fits answers, which have no image tokens
                 rows[name] = torch.nn.functional.pad(rows[name], (0, longest))
         for row, answer in enumerate(answers):
             span = slice(shape[1], shape[1] + len(answer))
             rows["input_ids"][row, span] = torch.tensor(answer)
             rows["attention_mask"][row, span] = 1
-        selected = longest + 1  # a whole prompt's lines of a large vocabulary are gigabytes
+        selected = longest + 1  # the lines of a whole prompt with a large vocabulary take gigabytes
         last = {"logits_to_keep": selected} if "logits_to_keep" in self._taken else {}
         lines = self._model(**rows, **last).logits[:, -selected:-1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
     def inputs(self, prompts: Sequence[TokenPrompt], *, reserved: int) -> dict[str, Tensor]:
-        """Return what the model takes of prompts, padded on the left; `reserved` is left for an answer's tokens."""
+        """Return the model's inputs for prompts, padded on the left; `reserved` tokens must remain for an answer."""
         images = [[self._images.open(digest) for digest in prompt.images] for prompt in prompts]
         extra = {"images": images} if any(images) else {}
         padding = {"padding": True, "padding_side": "left", "add_special_tokens": False}
@@ -187,7 +188,7 @@ class StockEngine:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count what passes through the model while it is asked."""
+        """Count the model's work in this context."""
 
         def count(_: Any, __: Any, kwargs: dict[str, Any]) -> None:
             ids, alive = kwargs.get("input_ids"), kwargs.get("attention_mask")
@@ -218,13 +219,13 @@ def load(folder: Path, *, dtype: str, device: str) -> Stock:
     part = "set of weights for its own config.json"
     model = load_strictly(AutoModelForImageTextToText, folder, part, dtype=getattr(torch, dtype)).to(device)
     model.eval().requires_grad_(False)
-    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    # The folder's own sampling defaults must not affect any `generate` call.
     model.generation_config = GenerationConfig(pad_token_id=family.tokenizer.pad_token_id)
     return replace(family, model=rowwise(model))
 
 
 def described(folder: Path) -> Stock:
-    """Return how a folder's model is asked; no weight is read, and `model` is None.
+    """Return a folder's model without its weights, ready to write prompts; `model` is None.
 
     Raises:
         CheckpointError: missing files, no vision-language model, or a chat template that cannot express a question with
@@ -240,7 +241,7 @@ def described(folder: Path) -> Stock:
         tokenizer, image = processor.tokenizer, str(processor.image_token)
     if tokenizer.pad_token_id is None:
         raise CheckpointError(f"{folder}: expected a tokenizer with a pad_token", found="none", do=MAKE)
-    if tokenizer.chat_template is None:  # older folders keep it with the processor, in chat_template.json
+    if tokenizer.chat_template is None:  # older folders have it with the processor, in chat_template.json
         tokenizer.chat_template = processor.chat_template
     before_answer, end = _around_answer(folder, tokenizer, image)
     return Stock(
@@ -271,13 +272,13 @@ def _applied(folder: Path, tokenizer: Any, messages: Sequence[dict[str, Any]], *
 
 
 def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
-    """Return what stands before an answer that is tokenized apart, and the token that ends it, found by trying.
+    """Return the text before a separately tokenized answer, and the token that ends the answer, found by trial.
 
-    Where no more than blanks stand behind an answer, the end of a text ends it.
+    If only blanks follow an answer in the template, the end of a text ends it.
 
     Raises:
         CheckpointError: the folder's template starts no assistant turn with the generation prompt, or shows no
-            image; an answer's tokens are not its own.
+            image; or an answer has no separate tokens.
     """
     user_turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": REQUESTED}]}]
     answered = [*user_turn, {"role": "assistant", "content": [{"type": "text", "text": REPLY}]}]
@@ -291,7 +292,7 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     question_ids, answered_ids, ended_ids = (
         _ids(tokenizer, question + text) for text in ("", before + REPLY, before + REPLY + tail.lstrip(" "))
     )
-    # A tokenizer that itself puts a blank before a text has no need of the template's.
+    # If the tokenizer itself adds a blank before a text, the template's blank must not be added again.
     begins = [text for text in (before, before[1:]) if question_ids + _ids(tokenizer, text + REPLY) == answered_ids]
     end = next(iter(ended_ids[len(answered_ids) :]), tokenizer.eos_token_id)
     if not problems and (not begins or ended_ids[: len(answered_ids)] != answered_ids or end is None):
@@ -303,13 +304,13 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
 
 
 def _begin(tokenizer: Any) -> str:
-    """Return what the tokenizer itself puts before a text: the beginning of a sequence, or nothing."""
+    """Return the text that the tokenizer itself adds before a text: the beginning of a sequence, or nothing."""
     plain, usual = (tokenizer(REPLY, add_special_tokens=added).input_ids for added in (False, True))
     return str(tokenizer.bos_token) if usual != plain and usual[:1] == [tokenizer.bos_token_id] else ""
 
 
 def _processor(folder: Path, kind: str) -> Any:
-    """Return the processor of a family with an image processor that needs no torchvision, and without videos."""
+    """Return the processor of a family with an image processor without torchvision, and without videos."""
     name = FOR_IMAGES.get(kind) or PROCESSOR_MAPPING_NAMES.get(kind)
     family: Any = processor_class_from_name(name) if name else None
     if family is None:
@@ -318,7 +319,7 @@ def _processor(folder: Path, kind: str) -> Any:
             found=repr(kind),
             do="Name another model, or install the transformers release that knows it.",
         )
-    # The library looks up a class for each part, also for that of videos, which it cannot import here.
+    # The library checks the class of each part, including the video part, which it cannot import here.
     unchecked = type(family.__name__, (family,), {"check_argument_for_proper_class": lambda *_: None})
     settings, _ = family.get_processor_dict(folder, local_files_only=True)
     parameters = set(inspect.signature(family.__init__).parameters) - {"self", "kwargs", *family.get_attributes()}

@@ -1,15 +1,14 @@
-"""What a plugin of `lvlms` must offer.
+"""Interface of a plugin of `lvlms`.
 
-A plugin is a module of this package without a leading underscore: a family of models, or a way to any. It has one
-function,
+A plugin is a module of this package without a leading underscore: a family of models, or a way to run any of them. It
+has one function,
 
     load(folder, *, dtype, device) -> LvlmFamily
 
-which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the
-architecture is a `CheckpointError`) and never reaches for the network; and, by which `doctor` writes a prompt,
-`described(folder)`, the same without weights. For `served` a folder is the name that a server knows its model by: it
-alone connects, to the configured server, and has no `described`. Ledger, merging and counters are the same for all
-families (`asking.answering`).
+which reads a local model folder strictly (a folder that lacks a file or whose tensors differ from the architecture is a
+`CheckpointError`) and never uses the network. `doctor` calls `described(folder)` to write a prompt: it is the same
+without weights. For `served` a folder is the name of a model on a server: only this plugin connects, to the configured
+server, and it has no `described`. Ledger, merging and counters are the same for all families (`asking.answering`).
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ if TYPE_CHECKING:
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 
 COUNTERS = (
-    "images_shown",  # images in all prompts asked
+    "images_shown",  # images in all requested prompts
     "images_distinct",  # different ones among them
     "images_encoded",  # passes of one image through the vision tower
     "prompts_asked",
     "prompts_distinct",  # different prompts, per call of `run`
-    "prompts_from_ledger",  # distinct prompts whose every answer was already known
+    "prompts_from_ledger",  # distinct prompts with all answers in the ledger
     "prompts_refused",  # prompts that a server refused, kept as answers without words (`lvlm.server.accept_refusals`)
     "prompt_tokens",  # tokens of the distinct prompts that were computed, images expanded
     "trie_tokens_distinct",  # the same tokens, a prefix of segments shared by several prompts counted once
-    "tokens_prefilled",  # prompt tokens that went through the language model
-    "tokens_padded",  # padding that went along
+    "tokens_prefilled",  # prompt tokens that the language model processed
+    "tokens_padded",  # padding that it processed with them
     "forwards",  # passes of the language model, decoding included
-    "products_tiled",  # tiles of matrix products, where a whole product would round a row by its company
+    "products_tiled",  # tiles of matrix products, used if a whole product would round a row depending on the others
     "seconds",  # wall time inside `run`
 )
 
 
 @dataclass(frozen=True)
 class LvlmRequest:
-    """One prompt: to be answered, and with given answers to be scored as its continuation."""
+    """One prompt to answer, and given answers to score as its continuation."""
 
     prompt: Prompt
     answers: tuple[str, ...] = ()
@@ -81,9 +80,9 @@ class LvlmReply:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """When an answer ends, which tokens it never holds, and how it is searched; one beam is greedy.
+    """Ends of an answer, tokens that it never contains, and search options; one beam is greedy.
 
-    A temperature of None leaves it to a server.
+    With a temperature of None the server chooses.
     """
 
     eos: tuple[int, ...]
@@ -97,15 +96,15 @@ class DecodeOptions:
 
 @dataclass(frozen=True)
 class LvlmFamily(ABC):
-    """A loaded model: its tokens, how it writes a prompt, and what computes with it.
+    """A loaded model: its tokens, its prompt format, and its engine.
 
     Attributes:
-        folder: where it was loaded from.
+        folder: its model folder.
         tokenizer: of transformers.
         eos: the token that ends a turn.
-        image_token: the placeholder that stands for an image.
-        context: the most tokens of a prompt with its answer.
-        before_answer: what it writes between the beginning of a turn and an answer.
+        image_token: the placeholder of an image.
+        context: maximum number of tokens of a prompt with its answer.
+        before_answer: text between the beginning of a turn and an answer.
     """
 
     folder: Path
@@ -117,31 +116,31 @@ class LvlmFamily(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Return what of its folder an answer depends on; `weights` names the model."""
+        """Return digests of the parts of its folder that an answer depends on; `weights` identifies the model."""
 
     @abstractmethod
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
-        """Return a prompt as it writes it, up to the answer, in segments that may be tokenized apart."""
+        """Return a prompt in the model's format, up to the answer, in segments that may be tokenized separately."""
 
     @abstractmethod
     def engine(
         self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> Engine:
-        """Return what answers."""
+        """Return the engine that answers requests."""
 
 
 class Engine(Protocol):
-    """What computes with a loaded model.
+    """Computes answers with a loaded model.
 
     Attributes:
-        backend: how, for the keys under which answers are kept.
+        backend: name of the method, part of the keys of answers in the ledger.
     """
 
     backend: str
 
     @property
     def counters(self) -> Counter[str]:
-        """Its work so far, by names in `COUNTERS`."""
+        """Work so far, by names in `COUNTERS`."""
         ...
 
     def run(self, requests: Sequence[TokenRequest]) -> Results:
@@ -157,7 +156,7 @@ class Engine(Protocol):
 
 
 class Lvlm(Protocol):
-    """A loaded model; replies come in the order of the requests and do not depend on it."""
+    """A loaded model; replies have the order of the requests and do not depend on it."""
 
     @property
     def counters(self) -> dict[str, float]:
@@ -178,7 +177,7 @@ class ImageSource:
     """Image files by digest.
 
     Attributes:
-        opened: how many were decoded so far.
+        opened: number of decoded images so far.
     """
 
     def __init__(self, paths: Mapping[str, Path]) -> None:
@@ -189,13 +188,13 @@ class ImageSource:
         """Return the decoded image in RGB.
 
         Raises:
-            ImageError: no file has this digest, its file cannot be decoded, or its bytes are others by now.
+            ImageError: no file has this digest, the file cannot be decoded, or its bytes have changed.
         """
         self.opened += 1
         return images.rgb(*self._read(digest))
 
     def data_url(self, digest: str) -> str:
-        """Return an image as servers take it.
+        """Return an image as a data URL for servers.
 
         Raises:
             ImageError: as `open`.
@@ -206,7 +205,7 @@ class ImageSource:
         """Return width and height of an image without decoding it.
 
         Raises:
-            ImageError: as `open`, as far as the file's beginning tells.
+            ImageError: as `open`, as far as the beginning of the file shows.
         """
         return images.size_of(*self._read(digest))
 
@@ -223,7 +222,7 @@ class ImageSource:
         except OSError as error:
             reason = error.strerror or str(error)
             raise ImageError(f"{path}: expected a readable image", found=reason, do="Restore the file.") from None
-        # Answers to other bytes would be kept under the wrong name.
+        # Otherwise answers to other bytes would be stored under this digest.
         if hashlib.sha256(content).hexdigest() != digest:
             raise ImageError(
                 f"{path}: expected the image that the examples were prepared with",

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL by the packed engine: its folder read strictly, and prompts as its published template writes them."""
+"""Qwen2.5-VL with the packed engine: reads its folder strictly and writes prompts by its published template."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ BEGIN = "<|im_start|>{role}\n"
 END = "<|im_end|>"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 SYSTEM = "You are a helpful assistant."
-"""What the published template begins with where no system turn is given."""
+"""System text of the published template for prompts without a system turn."""
 FEATURE_BYTES = 16 * 2**30
-"""Image features that are kept at one time; the least recently used go first and are encoded again."""
+"""Maximum size of stored image features; the least recently used are dropped and encoded again."""
 LENGTHS = ("dynamic", "longrope")
-"""Rotary positions whose frequencies follow the longest prompt of a pass."""
+"""Types of rotary positions whose frequencies depend on the longest prompt of a pass."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Qwen(LvlmFamily):
     image_processor: Any
 
     def identity(self) -> dict[str, str]:
-        """Return what of the folder an answer depends on."""
+        """Return digests of the parts of the folder that an answer depends on."""
         paths = sorted([*self.folder.glob("*.safetensors"), self.folder / "config.json"])
         listing = "\n".join(f"{path.name} {digest(path)}" for path in paths)
         return {
@@ -66,7 +66,7 @@ class Qwen(LvlmFamily):
         }
 
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
-        """Return a prompt as ChatML, a segment a block."""
+        """Return a prompt as ChatML, one segment for each block."""
         return render(prompt)
 
     def engine(
@@ -79,7 +79,7 @@ class Qwen(LvlmFamily):
 
 
 def render(prompt: Prompt) -> tuple[TextSegment, ...]:
-    """Return a prompt as the published model's own chat template writes it, a segment a block."""
+    """Return a prompt in the format of the published model's chat template, one segment for each block."""
     blocks = prompt.blocks
     if prompt.default_system and blocks[0][0].role != "system":
         blocks = ((Turn("system", (SYSTEM,)),), *blocks)
@@ -90,7 +90,7 @@ def render(prompt: Prompt) -> tuple[TextSegment, ...]:
 
 @lru_cache(maxsize=65_536)
 def _segment(before: Role | None, block: Block, after: Role | None) -> TextSegment:
-    """Return a block between the roles before and after it; blocks recur."""
+    """Return the segment of a block between the roles before and after it; cached, because blocks recur."""
     images = tuple(part.digest for turn in block for part in turn.parts if isinstance(part, ImagePart))
     return TextSegment("".join(_written(before, block, after)), images)
 
@@ -121,17 +121,17 @@ def load(folder: Path, *, dtype: str, device: str) -> Qwen:
     kind = Qwen2_5_VLForConditionalGeneration
     model = load_strictly(kind, folder, part, dtype=getattr(torch, dtype), attn_implementation="sdpa")
     model.to(device).eval().requires_grad_(False)
-    # The folder's own sampling defaults must not leak into anybody's `generate`.
+    # The folder's own sampling defaults must not affect any `generate` call.
     ends = {"eos_token_id": family.eos, "pad_token_id": family.tokenizer.pad_token_id}
     model.generation_config = GenerationConfig(**ends)
     return replace(family, model=rowwise(model))
 
 
 def described(folder: Path) -> Qwen:
-    """Return how a folder's model is asked; no weight is read, and `model` is None.
+    """Return a folder's model without its weights, ready to write prompts; `model` is None.
 
     Raises:
-        CheckpointError: as `load`, of all but the weights.
+        CheckpointError: as `load`, except for the weights.
     """
     require_whole(folder, "a Qwen2.5-VL model folder", files=REQUIRED, any_of=IMAGES)
     transformers_logging.disable_progress_bar()
@@ -169,7 +169,7 @@ def _refuse(expected: str, problems: Iterator[str]) -> None:
 
 
 def _problems(config: Any) -> Iterator[str]:
-    """Yield attention by which a token's state depends on more than all tokens before it."""
+    """Yield properties of the attention that make a token's state depend on more than the tokens before it."""
     text = config.text_config
     if (kind := (text.rope_parameters or {}).get("rope_type")) in LENGTHS:
         yield f"rope_type {kind}, by which a prompt's answer depends on the length of others"
@@ -178,7 +178,7 @@ def _problems(config: Any) -> Iterator[str]:
 
 
 def _read_tokenizer(folder: Path, config: Any) -> Any:
-    """Return the tokenizer of a folder; another model's would read its ids as other words."""
+    """Return the tokenizer of a folder; one of another model would assign its ids to other words."""
     numbers = {
         "<|vision_start|>": config.vision_start_token_id,
         "<|image_pad|>": config.image_token_id,
@@ -205,7 +205,7 @@ def _problems_of_tokenizer(tokenizer: Any, numbers: dict[str, int | None]) -> It
 
 
 def _read_processor(folder: Path, vision: Any) -> Any:
-    """Return the image processor of a folder; the automatic class needs torchvision and resizes slightly otherwise."""
+    """Return the image processor of a folder; the automatic class needs torchvision and resizes differently."""
     with readable(folder, "image processor"):
         path = image_settings(folder)
         require_keys(path, "image_mean", "image_std", "patch_size", "merge_size")

@@ -1,10 +1,10 @@
-"""Any vision-language model behind a server that speaks OpenAI's chat interface, known by its name there.
+"""Any vision-language model on a server with OpenAI's chat interface, identified by its name there.
 
-The server's tokens are not known here: a prompt is kept as the bytes of its messages, an answer as the bytes of its
-text. A reply that is no answer (`base.replies`) is not kept: the job ends with an error, and the next one asks that
-prompt again. A short text that the token limit cut is an answer, as in the engines of this process.
-Probabilities of given answers come from servers that return `prompt_logprobs` (vLLM does): the answer is sent as
-the assistant's turn, and its tokens are those behind the prompt's own.
+The server's tokens are unknown here: a prompt is stored as the bytes of its messages, an answer as the bytes of its
+text. An invalid reply (`base.replies`) is not stored: the job ends with an error, and the next one sends that prompt
+again. A short text cut by the token limit is an answer, as in the engines of this process. Probabilities of given
+answers require a server that returns `prompt_logprobs`, such as vLLM: the answer is sent as the assistant's turn, and
+its tokens are those after the prompt's own.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, LvlmServer
 
 IMAGE, END = 0, 256
-"""What stands for an image in a prompt, which JSON never holds as such, and for the end of an answer."""
+"""Codes for an image in a prompt, a character that JSON never contains unescaped, and for the end of an answer."""
 DISPLAY_LIMIT = json.dumps({"type": "image"})
 Messages = list[dict[str, Any]]
 log = logging.getLogger(__name__)
 
 
 class Utf8:
-    """Texts as the numbers of their bytes, in place of a tokenizer."""
+    """Maps texts to the numbers of their bytes, instead of a tokenizer."""
 
     def __init__(self) -> None:
         self.added_tokens_decoder: dict[int, Any] = {}
@@ -54,10 +54,10 @@ class Utf8:
 
 @dataclass(frozen=True)
 class Served(LvlmFamily):
-    """A model by its name, which stands as `folder`."""
+    """A model identified by its name, which is stored as `folder`."""
 
     def identity(self) -> dict[str, str]:
-        """Return the name; what stands behind it is the server's affair."""
+        """Return the name; the weights behind the name are the server's responsibility."""
         return {"weights": f"served {self.folder}"}
 
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
@@ -68,29 +68,29 @@ class Served(LvlmFamily):
     def engine(
         self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
     ) -> ServedEngine:
-        """Return an engine that asks the configured server."""
+        """Return an engine that sends requests to the configured server."""
         del settings
         return ServedEngine(str(self.folder), images, decode, execution.server)
 
 
 def load(folder: Path, *, dtype: str, device: str) -> Served:
-    """Return the model that a server knows by the name `folder`."""
+    """Return the model with the name `folder` on a server."""
     del dtype, device
     return Served(folder, Utf8(), eos=END, image_token=IMAGE, context=0, before_answer="")
 
 
 class Completion(NamedTuple):
-    """What a completion holds."""
+    """Contents of a completion."""
 
     reply: Reply
     has_ended: bool
     prompt_tokens: int
     log_probs: Scores
-    """Of each prompt token but the first; empty from a server that gives none."""
+    """Of each prompt token but the first; empty if the server gives none."""
 
 
 class ServedEngine:
-    """Answers requests by a server (`protocol.Engine`); as `forwards` it counts what it asked."""
+    """Answers requests by a server (`protocol.Engine`); `forwards` counts its calls."""
 
     backend = "served"
 
@@ -98,7 +98,7 @@ class ServedEngine:
         self.counters = Counter[str]()
         self._model, self._images, self._options = model, images, options
         self._server, self._lock = server, Lock()
-        self._n_trailing = 0  # tokens that the server's template writes behind an answer; the first ends its turn
+        self._n_trailing = 0  # tokens that the server's template writes after an answer; the first ends its turn
 
     @cached_property
     def _chat(self) -> Chat:
@@ -108,10 +108,10 @@ class ServedEngine:
         """Yield each request with its result, in the order of their texts.
 
         Raises:
-            ConfigError: answers are given to a server that tells no probabilities.
-            ServerError: it refuses the key, the model or a setting, a limit is reached, or some prompt has no answer.
+            ConfigError: answers are given, and the server returns no probabilities.
+            ServerError: it refuses the key, the model or a setting, a limit is reached, or a prompt has no answer.
         """
-        ordered = sorted(requests, key=lambda request: request.prompt.text)  # servers keep common beginnings
+        ordered = sorted(requests, key=lambda request: request.prompt.text)  # servers cache common beginnings
         if not self._n_trailing and (scored := [request for request in ordered if request.answers]):
             self._learn_to_score(scored[0])
         n_refused = self.counters["prompts_refused"]
@@ -127,7 +127,7 @@ class ServedEngine:
             raise self._unanswered(lost, len(ordered))
 
     def _unanswered(self, lost: Sequence[tuple[TokenRequest, Problem | None]], n_asked: int) -> ServerError:
-        """Return the error that counts the prompts without an answer by their problems, and names the first."""
+        """Return the error that counts the prompts without an answer by their problems, and quotes the first one."""
         counts = Counter(WORDS[problem] if problem else "no reply" for _, problem in lost)
         listed = "; ".join(f"{words}: {count}" for words, count in counts.most_common())
         found_problem = f"; the last problem: {self._chat.counts.last_error}" if "no reply" in counts else ""
@@ -153,7 +153,7 @@ class ServedEngine:
         )
 
     def _answer(self, request: TokenRequest) -> Result | Problem | None:
-        """Return the result of a request, the problem of the reply, or None where the server gave no reply."""
+        """Return the result of a request, the problem of the reply, or None if the server gave no reply."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
         prompts = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
@@ -163,6 +163,7 @@ class ServedEngine:
         if problem:
             return problem
         whole = [self._with_answer(messages, answer) for answer in request.answers]
+        # Scores need the log-probabilities of more tokens than the prompt has.
         if not all(0 < prompts.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
         words = (*text.encode(), *([END] if prompts.has_ended else [])) if request.generate else ()
@@ -173,6 +174,7 @@ class ServedEngine:
         """Return the text of a reply and its problem; an accepted refusal is an empty text."""
         problem = problem_of(reply, strips_thoughts=self._server.strip_thoughts, may_be_cut=True)
         if problem in REFUSALS and self._server.accept_refusals:
+            # Requests run in several threads.
             with self._lock:
                 self.counters["prompts_refused"] += 1
             return "", None
@@ -180,24 +182,25 @@ class ServedEngine:
 
     def _learn_to_score(self, request: TokenRequest) -> None:
         messages, answer = self._messages(request.prompt), request.answers[0]
+        # With and without the end of its turn: the difference is the number of the template's trailing tokens.
         whole, begun = (self._with_answer(messages, answer, ends=ends) for ends in (True, False))
         self._n_trailing = len(whole) - len(begun)
         if not begun or self._n_trailing < 1:
             raise ConfigError(
-                f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), of which RL data,"
-                " beams and on-policy rewards are made",
+                f"{self._chat.url}: expected the probabilities of given answers (prompt_logprobs), which RL data,"
+                " beams and on-policy rewards require",
                 found=f"none {self._chat.counts.last_error}".strip(),
                 do="Ask `vllm serve`, or set lvlm.engine to vllm or hf; the evaluation alone needs none.",
             )
 
     def _with_answer(self, messages: Messages, answer: Answer, *, ends: bool = True) -> Scores:
-        """Return the log-probabilities of a prompt's tokens and, behind them, of an answer's; empty for none."""
+        """Return the log-probabilities of the tokens of a prompt, then of an answer; empty if there are none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
         return prompts.log_probs if (prompts := self._ask(dialogue, reserved=1, **options)) else ()
 
     def _ask(self, messages: Messages, *, reserved: int, **beyond: Any) -> Completion | None:
-        """Return what the server says; `beyond` is what OpenAI's own interface does not have."""
+        """Return the server's completion; `beyond` are parameters that OpenAI's own interface lacks."""
         temperature = self._options.temperature
         request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": reserved}
         prompts = self._chat.answer({**request, "extra_body": beyond}, read)
@@ -221,10 +224,10 @@ def _messages_of(prompt: TokenPrompt) -> Messages:
 
 
 def read(completion: dict[str, Any]) -> Completion:
-    """Return what a chat completion says.
+    """Parse a chat completion.
 
     Raises:
-        UnreadableError: the server broke it off, or a part is not of its type; it is worth another attempt.
+        UnreadableError: the server interrupted it, or a part has the wrong type; another attempt may succeed.
     """
     reply, reason = reply_of(completion), completion["choices"][0].get("finish_reason")
     if reply.finish == "broken off":

@@ -1,8 +1,8 @@
-"""Any vision-language model that vLLM knows, in this process: batches, prefix cache and several GPUs are vLLM's.
+"""Any vision-language model that vLLM supports, in this process; vLLM does batches, prefix cache and several GPUs.
 
-Prompts go in as tokens with one placeholder an image, in the order of a tree, so that neighbours share beginnings. A
-greedy answer is one call. Beams are searched by the rules of the other plugins (`_decoding`), a call a step: vLLM's own
-search knows neither a repetition penalty nor several ends.
+Prompts are passed as tokens with one placeholder an image, in the order of a tree, so that neighbours share beginnings.
+A greedy answer is one call. Beams are searched by the rules of the other plugins (`_decoding`), one call a step: vLLM's
+own search supports neither a repetition penalty nor several end tokens.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource
 if TYPE_CHECKING:
     from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, VllmSettings
 
-INSTALL = "Install it beside the package: pip install 'lever-pipe[vllm]', or the conda environment envs/vllm.yaml."
+INSTALL = "Install it with the package: pip install 'lever-pipe[vllm]', or the conda environment envs/vllm.yaml."
 PROMPTS_PER_CALL = 256
-"""Their answers reach the ledger together; their images are in memory at one time."""
+"""Prompts whose answers reach the ledger together and whose images are in memory at one time."""
 KNOWN = 64
-"""Likeliest next tokens that a step of a search asks for. Of the others it knows the sum of their probabilities."""
+"""Likeliest next tokens that a step of a search requests. The others are known by the sum of their probabilities."""
 ALONE: Mapping[str, str] = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, so that it ends with the job
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run in this process, so that vLLM ends with the job
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-"""vLLM's switches, where the user has set no other."""
+"""Environment variables of vLLM, used unless the user has set them."""
 
 
 @dataclass(frozen=True)
 class Vllm(Templated):
-    """A model folder that vLLM opens when it is first asked."""
+    """A model folder that vLLM opens at the first request."""
 
     dtype: str
 
@@ -77,9 +77,9 @@ def load(folder: Path, *, dtype: str, device: str) -> Vllm:
 
 @lru_cache(maxsize=1)
 def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> Any:
-    """Return vLLM's own view of a model folder, opened once a process: that takes longer than many answers."""
+    """Return vLLM's model of a folder, opened once a process, because opening takes longer than many answers."""
     opened.cache_clear()
-    gc.collect()  # another folder's, collected later, would take the process groups of this one with it
+    gc.collect()  # a previous model, if collected later, would remove the process groups of this one
     for name, value in ALONE.items():
         os.environ.setdefault(name, value)
     import vllm
@@ -97,7 +97,7 @@ def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> An
             limit_mm_per_prompt={"image": 64},
             max_logprobs=KNOWN,
             enable_prefix_caching=True,
-            generation_config="vllm",  # the folder's own sampling defaults must not leak in
+            generation_config="vllm",  # the folder's own sampling defaults must not apply
             load_format="safetensors",
             seed=0,
         )
@@ -114,7 +114,7 @@ def opened(folder: Path, dtype: str, context: int, settings: VllmSettings) -> An
 class VllmEngine:
     """Answers requests by `vllm.LLM` (`protocol.Engine`).
 
-    As `forwards` it counts calls, as `tokens_prefilled` what vLLM's prefix cache did not hold.
+    `forwards` counts calls, `tokens_prefilled` the tokens that were not in vLLM's prefix cache.
     """
 
     def __init__(self, family: Vllm, images: ImageSource, options: DecodeOptions, settings: VllmSettings) -> None:
@@ -168,15 +168,16 @@ class VllmEngine:
             yield tuple(step[token].logprob for step, token in zip(last, answer, strict=True))
 
     def next_tokens(self, pairs: Sequence[tuple[TokenPrompt, Answer]], images: Mapping[str, Any]) -> Tensor:
-        """Return the log-probabilities of what follows each prompt and the answer begun [pairs, V].
+        """Return the log-probabilities of the token after each prompt and begun answer [pairs, V].
 
-        What is not among the `KNOWN` likeliest has an equal part of the rest, so that each row is a distribution.
+        Tokens that are not among the `KNOWN` likeliest share the rest equally, so that each row is a distribution.
         """
         vocabulary = self._llm.model_config.get_vocab_size()
         lines = torch.empty(len(pairs), vocabulary)
         for line, output in zip(lines, self._ask(pairs, images, logprobs=KNOWN), strict=True):
             likeliest = output.outputs[0].logprobs[0]
             values = torch.tensor([entry.logprob for entry in likeliest.values()])
+            # The rest must stay positive for the logarithm, although rounding may make it 0 or less.
             rest = max(1 - float(values.double().exp().sum()), 1e-30) / max(1, vocabulary - len(likeliest))
             line.fill_(math.log(rest))
             line[list(likeliest)] = values
@@ -190,10 +191,11 @@ class VllmEngine:
         reserved: int = 1,
         **options: Any,
     ) -> list[Any]:
-        """Return what vLLM says to prompts with answers begun, in their order."""
+        """Return vLLM's outputs for prompts with begun answers, in their order."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMValidationError
 
+        # `ignore_eos`: answers end at `stop_token_ids` alone, not at the folder's own end of sequence.
         sampling = SamplingParams(temperature=0, max_tokens=reserved, ignore_eos=True, detokenize=False, **options)
         inputs = [self._input(prompt, answer, images) for prompt, answer in pairs]
         limit = self._llm.model_config.max_model_len
@@ -202,6 +204,7 @@ class VllmEngine:
         except VLLMValidationError as error:
             if not isinstance(error.value, int):
                 raise
+            # vLLM does not name the prompt, so the error names the one with the most images and text.
             longest = max((prompt for prompt, _ in pairs), key=lambda prompt: (len(prompt.images), len(prompt.text)))
             raise PromptTooLongError(longest, error.value, limit) from None
         self.counters["forwards"] += 1
@@ -218,12 +221,13 @@ class VllmEngine:
         inputs: dict[str, Any] = {"prompt_token_ids": [*tokens, *answer]}
         if prompt.images:
             inputs["multi_modal_data"] = {"image": [images[digest] for digest in prompt.images]}
+            # With the digests as ids, vLLM's caches recognise equal images.
             inputs["multi_modal_uuids"] = {"image": list(prompt.images)}
         return inputs
 
 
 class _Rows:
-    """Prompts with beams (`_decoding.BeamRows`), each step a call."""
+    """Prompts with beams (`_decoding.BeamRows`); each step is a call."""
 
     def __init__(self, engine: VllmEngine, prompts: Sequence[TokenPrompt], images: Mapping[str, Any]) -> None:
         self._engine, self._prompts, self._images = engine, prompts, images
@@ -243,5 +247,5 @@ class _Rows:
 
 
 def vllm_version() -> str:
-    """Return vLLM's version; its builds for other devices have names of their own."""
+    """Return vLLM's version; its builds for other devices have different package names."""
     return version(packages_distributions()["vllm"][0])

@@ -1,1 +1,1 @@
-"""Pure statistics of accuracies: intervals, paired comparisons, families of tests; numbers in, numbers out."""
+"""Pure statistics of accuracies: intervals, paired comparisons and families of tests."""

@@ -1,4 +1,4 @@
-"""Tests of paired differences, adjusted for how many there are, and what they can detect."""
+"""Tests of paired differences, their adjustment for the number of tests, and the differences they can detect."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from lever_pipe.statistics.crossed import Bounds, Estimates, beyond, n_differing
 Array = NDArray[np.float64]
 
 FLIPPED_AT_MOST = 16
-"""Differences whose signs are all tried (65,536 ways)."""
+"""Up to this number of differences, the test enumerates all sign assignments (65,536)."""
 _FINEST_LATTICE = 1000
-"""Differences are multiples of 1 / this at the finest, else their signs are drawn."""
+"""Differences are at the finest multiples of 1 / this; with finer ones the signs are sampled."""
 _LONGEST_LATTICE = 2_000_000
-"""Sums that are counted exactly; beyond, signs are drawn."""
+"""Maximum length of the exact distribution of sums; longer ones are sampled."""
 
 
 def t_p_values(estimates: Estimates) -> Array:
-    """Return [C] two-sided p values of a difference of zero, by Student's t over what the runs leave possible.
+    """Return [C] two-sided p values of a difference of zero, by Student's t averaged over the runs' possible variance.
 
-    It infers to further runs and further questions. At every level and any number of runs it rejects a true null at
-    most as often as it says, whatever seeds do (`make bench-statistics`; docs/report.md has the table).
+    They generalise to new runs and new questions. At every level and any number of runs a true null is rejected at most
+    as often as the level allows, for any variation between seeds (`make bench-statistics`; docs/report.md has the
+    table).
 
-    No p lies below 2^(1 - k) where k questions differ, the least that exchanging their answers can give: Student's t
-    trusts a spread that a handful of questions cannot show.
+    p is at least 2^(1 - k) for k differing questions, the smallest value that exchanging their answers can give:
+    a handful of questions cannot show the spread that Student's t relies on.
 
     Args:
-        estimates: C differences; a value without error has p = 1 where it is 0.
+        estimates: C differences; a value without error has p = 1 if it is 0.
 
     Source: Student 1908
     Source: Fisher 1935 (fiducial argument)
@@ -44,16 +45,16 @@ def t_p_values(estimates: Estimates) -> Array:
 def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_draws: int = 99_999) -> float:
     """Return the two-sided p value of a mean difference of zero between two runs over the same questions.
 
-    Of the 2^N ways to swap the two on single questions, the share whose sum is as far from 0 as the one seen. It
-    infers to further questions for these very runs, not to runs with other seeds. Up to `FLIPPED_AT_MOST` differing
-    questions all ways are tried. Beyond, scores have few levels, so the sums lie on a lattice and are counted exactly:
-    the characteristic function of their distribution is the product of cos(w d) over the differences d. Where no
-    lattice is found, signs are drawn.
+    p is the share of the 2^N ways to swap the two runs on single questions whose sum is as far from 0 as the observed
+    one. It generalises to new questions for these very runs, not to runs with other seeds. Up to `FLIPPED_AT_MOST`
+    differing questions, all ways are enumerated. For more questions the sums are counted exactly on a lattice, because
+    scores have few levels: the characteristic function of the sums is the product of cos(w d) over the differences d.
+    If the differences have no lattice, signs are sampled.
 
     Args:
         differences_N: [N] one difference a question.
-        generator: stream of drawn signs.
-        n_draws: how many are drawn where counting is not possible; p is then at least 1 / (n_draws + 1).
+        generator: random stream of the signs.
+        n_draws: number of sampled assignments if counting is not possible; p is then at least 1 / (n_draws + 1).
 
     Raises:
         ShapeError: not one-dimensional, or empty.
@@ -63,6 +64,7 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
     differences = np.asarray(differences_N, dtype=np.float64)
     if differences.ndim != 1 or differences.size == 0:
         raise ShapeError(f"differences_N must be [N] with N >= 1, got shape {list(differences.shape)}")
+    # Differences of 0 have no sign to flip.
     sizes = np.abs(differences[np.abs(differences) > 1e-12])
     if sizes.size == 0:
         return 1.0
@@ -77,9 +79,10 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
 
 
 def holm(p_values_M: ArrayLike) -> Array:
-    """Return [M] p values adjusted for their family of M: rejecting those below a level keeps the family's error there.
+    """Return [M] p values adjusted for their family of M tests, by Holm's procedure.
 
-    The m-th smallest is multiplied by M + 1 - m, never falls below a smaller one's, and is at most 1.
+    Rejecting the adjusted values below a level keeps the family-wise error at that level. The m-th smallest p is
+    multiplied by M + 1 - m, is at least the adjusted value of any smaller one, and is at most 1.
 
     Args:
         p_values_M: [M] the p values of one family, none for an empty one.
@@ -97,10 +100,10 @@ def holm(p_values_M: ArrayLike) -> Array:
 def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, level: float = 0.05) -> Array:
     """Return [C] the smallest true differences that a two-sided test at `level` finds with this `power`.
 
-    The half width of the interval is how far an estimate may lie from the truth at this level; the difference is that
-    and how far it may lie on the other side at this power, and so never below it. Where so few questions differ that no
-    exchange of their answers could be rejected, it is at least the share of questions that must turn from wrong to
-    right for enough of them to be among those that were asked.
+    It is the half width of the interval, plus the quantile of the error on the other side at this power. It is
+    therefore never below the half width. A lower bound applies if so few questions differ that no exchange of their
+    answers could be rejected. It is the share of all questions that must turn from wrong to right, so that enough of
+    the sampled ones differ.
 
     Args:
         estimates: C differences of accuracies in [0, 1].
@@ -120,12 +123,13 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
 
 
 def _enumerated_p(sizes: Array, observed: float) -> float:
+    # Sums in another order round differently: without the tolerance, ties would not count as extreme.
     signs = np.array(list(product((1.0, -1.0), repeat=sizes.size)))
     return float(np.mean(np.abs(signs @ sizes) >= observed - 1e-12))
 
 
 def _lattice(sizes: Array) -> NDArray[np.int64] | None:
-    """Return the sizes as whole multiples of one number, or None where there is no such."""
+    """Return the sizes as integer multiples of their common unit, or None if there is no such unit."""
     levels = np.unique(sizes.round(12))
     for parts in range(1, _FINEST_LATTICE + 1):
         if np.abs(levels * parts - np.round(levels * parts)).max() < 1e-6:
@@ -142,10 +146,11 @@ def _counted_p(steps: NDArray[np.int64], observed: int) -> float:
     characteristic = np.ones_like(angles)
     for step, count in zip(*np.unique(steps, return_counts=True), strict=True):
         characteristic *= np.cos(angles * step) ** count
-    # of the sums 0, 1, ... total, and of the negative ones behind
+    # The transform contains the probabilities of the sums 0, 1, ... total, then those of the negative sums.
     probabilities = scipy.fft.irfft(characteristic, length)
     p = 2 * float(probabilities[observed : total + 1].sum()) if observed else 1.0
-    return min(1.0, max(p, 2.0 ** (1 - steps.size)))  # rounding of the transform is about 1e-16
+    # Rounding of the transform is about 1e-16, more than the smallest p of many questions.
+    return min(1.0, max(p, 2.0 ** (1 - steps.size)))
 
 
 def _permutation_p(sizes: Array, observed: float, generator: np.random.Generator, n_draws: int) -> float:
@@ -155,4 +160,5 @@ def _permutation_p(sizes: Array, observed: float, generator: np.random.Generator
         signs = generator.integers(0, 2, size=(n, sizes.size), dtype=np.int8) * 2 - 1
         extreme += int((np.abs(signs @ sizes) >= observed - 1e-9).sum())
         done += n
+    # The observed assignment counts as one of the draws, so that p is never 0.
     return (1 + extreme) / (1 + n_draws)

@@ -1,6 +1,6 @@
-"""Means of several runs over the same questions, and their differences: runs and questions are both a sample.
+"""Means of several runs over the same questions, and their differences: runs and questions are both samples.
 
-Shapes: S runs (T of the other side), N questions, C cells that are estimated side by side, R resamples.
+Shapes: S runs (T of the other side), N questions, C cells that are estimated together, R resamples.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from lever_pipe.base.shapes import ShapeError
 Array = NDArray[np.float64]
 
 _WEIGHTS_AT_A_TIME = 4_000_000
-"""Resampling weights held at a time (32 MB); the draw does not depend on it."""
+"""Maximum number of resampling weights in memory (32 MB); the samples do not depend on it."""
 _DIFFERS = 1e-9
-"""Means of equal scores differ by rounding only, about 1e-16."""
+"""Threshold of a difference: means of equal scores differ by rounding only, about 1e-16."""
 _NODES, _LEGENDRE = (np.polynomial.legendre.leggauss(48)[0] + 1) / 2, np.polynomial.legendre.leggauss(48)[1] / 2
 _CHANCES, _WEIGHTS = _NODES**3, 3 * _NODES**2 * _LEGENDRE
-"""Chances below which a mean square lies, closer together where it comes out far too small, and their weights."""
+"""Quadrature nodes, as cumulative probabilities of a mean square and denser near 0, and their weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """C estimates over the same N questions, with what their uncertainty consists of."""
+    """C estimates over the same N questions, with the components of their uncertainty."""
 
     value: Array
     """[C]"""
     error: Array
-    """[C] standard error: over questions, and over runs where there are several."""
+    """[C] standard error: over questions, and over runs if there are several."""
     scales: Array
-    """[J, C] what the error may be, of which few runs tell little, with the weights `_WEIGHTS`."""
+    """[J, C] possible values of the error, weighted by `_WEIGHTS`, because few runs determine it poorly."""
     df: Array
-    """[J, C] degrees of freedom of these, which the questions have."""
+    """[J, C] degrees of freedom of each scale, given by the questions."""
     by_question: Array
     """[N, C] mean over runs; its mean over questions is the value."""
 
@@ -57,16 +57,16 @@ class Bounds(NamedTuple):
 def mean_accuracy(accuracies_SNC: Array) -> Estimates:
     """Return the mean over S runs and N questions, with its error over both.
 
-    A score of run s on question n is a mean, plus what is peculiar to the run, to the question, and to both together.
-    With MSA, MSB and MSE, the mean squares of runs, of questions and of the rest, the variance of the mean of all is
-    (max(MSB, MSE) + max(MSA - MSE, 0)) / (S N): no component is negative, and the error never below that of the
-    questions alone. With one run it is the standard error of N numbers, which knows of no other run.
+    A score of run s on question n is the sum of a mean, a run effect, a question effect and their interaction. With
+    MSA, MSB and MSE, the mean squares of runs, of questions and of the rest, the variance of the overall mean is
+    (max(MSB, MSE) + max(MSA - MSE, 0)) / (S N): no component is negative, and the error is never below the error over
+    questions alone. With one run it is the standard error of N numbers, without any variation between runs.
 
-    Few runs tell MSA so badly that Student's t with Satterthwaite's degrees of freedom rejects a true null in up to 8 %
-    at 5 % and 1.6 % at .1 % (three runs; two: 13 and 6 %). Tests and intervals therefore average over what MSA may be:
-    MSA / w in its place, where w has the law of a mean square of S - 1 degrees of freedom about its mean. That is
-    Student's t(S - 1) where seeds are all there is, t(N - 1) where they do nothing, and between them rejects at every
-    level no more often than it says.
+    Few runs estimate MSA so poorly that Student's t with Satterthwaite's degrees of freedom rejects a true null in up
+    to 8 % at 5 % and 1.6 % at .1 % (three runs; two: 13 and 6 %). Tests and intervals therefore average over the
+    possible values MSA / w, with w distributed as a mean square of S - 1 degrees of freedom divided by its mean. The
+    result is Student's t(S - 1) if all variance is between seeds and t(N - 1) if none is. In between, the test rejects
+    a true null at every level no more often than the level allows.
 
     Args:
         accuracies_SNC: [S, N, C] a number for each run, question and cell; N at least 2.
@@ -83,9 +83,9 @@ def mean_accuracy(accuracies_SNC: Array) -> Estimates:
 def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> Estimates:
     """Return mean(left) - mean(right) over the same questions, with its error.
 
-    Question difficulty is common to both and cancels; so is, with `same_runs`, what their common seeds have in common.
-    The variance is that of `mean_accuracy`: of the differences where runs are paired, else with the runs of either
-    side as a sample of their own. A side of one run counts as fixed: nothing is known of how its other runs would do.
+    Question difficulty is common to both sides and cancels; with `same_runs` the effect of common seeds cancels too.
+    The variance is computed as in `mean_accuracy`: from the differences if runs are paired, else with the runs of each
+    side as a separate sample. A side of one run counts as fixed: the variation of its runs is unknown.
 
     Args:
         left_SNC: [S, N, C].
@@ -93,7 +93,7 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
         same_runs: run s of both sides shares its seed, so that S = T.
 
     Raises:
-        ShapeError: the sides do not fit, or as `mean_accuracy`.
+        ShapeError: the shapes of the sides differ, or as `mean_accuracy`.
 
     Source: Clark 1973 (crossed runs and questions)
     Source: Satterthwaite 1946
@@ -106,11 +106,11 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
 
 
 def by_cluster(values_SNC: Array, cluster_N: NDArray[np.int64], about_C: Array | float = 0.0) -> Array:
-    """Return [S, M, C] values of M clusters whose mean is that of the N questions, in the order of their numbers.
+    """Return [S, M, C] values of M clusters with the mean of the N questions, in the order of the cluster numbers.
 
-    Questions of one image are not independent, so that images are the sample. A cluster has M / N of the sum of its
-    questions' distances from `about`, beside it: of a mean, its own value (the linearised ratio of two sums, which the
-    number of questions of an image does not spread), of a difference 0, from which a question is ahead or behind.
+    Questions about one image are not independent, so images are the sample. A cluster's value is `about` plus M / N
+    times the sum of its questions' deviations from `about`. For a mean, pass the mean (the linearised ratio of two
+    sums, so that unequal numbers of questions per image add no spread). For a difference, pass 0.
 
     Args:
         values_SNC: [S, N, C].
@@ -120,13 +120,14 @@ def by_cluster(values_SNC: Array, cluster_N: NDArray[np.int64], about_C: Array |
     Source: Cochran 1977 (ratio estimator of clusters)
     Source: Miller 2024 (clustered standard errors of evaluations)
     """
+    # `reduceat` adds up runs of neighbours, so the questions are sorted by cluster.
     order, (_, starts) = np.argsort(cluster_N, kind="stable"), np.unique(np.sort(cluster_N), return_index=True)
     sums: Array = np.add.reduceat((values_SNC - about_C)[:, order], starts, axis=1)
     return about_C + len(starts) / len(cluster_N) * sums
 
 
 def side_by_side(parts: Sequence[Estimates]) -> Estimates:
-    """Return estimates over the same questions as one, cells in order.
+    """Join estimates over the same questions, cells in order.
 
     Args:
         parts: at least one; of C1, C2, ... cells.
@@ -138,11 +139,11 @@ def side_by_side(parts: Sequence[Estimates]) -> Estimates:
 
 
 def beyond(estimates: Estimates, distance_C: Array) -> Array:
-    """Return [C] the chance that an estimate lies at least so far above the truth.
+    """Return [C] the probability that an estimate exceeds the truth by at least this distance.
 
     Args:
         estimates: C estimates.
-        distance_C: [C] at least 0; beyond 0 nothing lies where there is no error.
+        distance_C: [C] at least 0; an estimate without error has probability 0 at any positive distance.
 
     Source: Fisher 1935 (fiducial argument)
     """
@@ -153,7 +154,7 @@ def beyond(estimates: Estimates, distance_C: Array) -> Array:
 
 
 def reach(estimates: Estimates, share: float) -> Array:
-    """Return [C] how far above the truth an estimate lies at most with this chance.
+    """Return [C] the `share` quantile of an estimate's distance above the truth.
 
     Args:
         estimates: C estimates.
@@ -163,11 +164,11 @@ def reach(estimates: Estimates, share: float) -> Array:
     """
     scales, df = estimates.scales, estimates.df
     some_C = np.where(scales > 0, scales, np.inf).min(axis=0)
-    least_C = np.where(some_C < np.inf, 1e-9 * some_C, 0.0)  # at 0 a part without error would count half
+    least_C = np.where(some_C < np.inf, 1e-9 * some_C, 0.0)  # at exactly 0, scales without error would count half
     with np.errstate(divide="ignore"):
         peaks_JC = np.where(scales > 0, scipy.special.poch(df / 2, 0.5) / np.sqrt(np.pi * df) / scales, 0.0)
     found_C = np.maximum(least_C, scales.min(axis=0) * scipy.special.ndtri(share))
-    for _ in range(100):  # Newton's steps up a convex slope, from below: the chance falls ever slower
+    for _ in range(100):  # Newton's steps from below converge monotonically: the tail probability is convex here
         steps_JC = np.divide(found_C, scales, out=np.zeros_like(scales), where=scales > 0)
         density_C = _WEIGHTS @ (peaks_JC * np.exp(-(df + 1) / 2 * np.log1p(steps_JC**2 / df)))
         excess_C = beyond(estimates, found_C) - (1 - share)
@@ -185,19 +186,19 @@ def bootstrap_bounds(
 
     The quantiles (1 - level)/2 and (1 + level)/2 of the means of N questions drawn with replacement keep the skewness
     that a symmetric interval lacks. Their distance from the value is expanded by t(N - 1) / z, hardly more than 1 for
-    many questions, and what `reach` holds beside that of the questions, as seeds, is added to its square: it is
-    symmetric, and percentiles over a handful of runs would understate it. All cells share the resamples, so that no
-    interval depends on which other cells are asked for.
+    many questions. The other part of `reach`, such as the seeds' variance, is added to the square of that distance. It
+    is symmetric, because percentiles over a handful of runs would understate it. All cells share the resamples, so
+    that no interval depends on the choice of the other cells.
 
     Coverage at 95 %, measured over 2,000 repetitions (`tests/unit/statistics/test_coverage.py`): 95 % for one run, and
-    for three whose seeds vary by .7 points over 800 questions. Where seeds dominate (5 points, three times the error
-    over questions), 95 % for three runs and five, and 92 % for two; plain percentiles of three runs cover 74 %. Of
-    differences between paired runs 97 % with seeds that vary by .7 points, and 99 % where seeds do nothing, which three
-    runs cannot show.
+    for three runs whose seeds vary by .7 points over 800 questions. If the variation of seeds dominates (5 points,
+    three times the error over questions), 95 % for three and five runs, and 92 % for two; plain percentiles of three
+    runs cover 74 %. For differences between paired runs, 97 % with seeds that vary by .7 points, and 99 % if seeds
+    have no effect, because three runs cannot show that.
 
     Args:
         estimates: C estimates.
-        generator: stream of the resamples.
+        generator: random stream of the resamples.
         n_resamples: R, at least 1.
         level: coverage in (0, 1).
 
@@ -214,6 +215,7 @@ def bootstrap_bounds(
     percentile_2C = np.quantile(deviations_RC, tails, axis=0)
     n = estimates.n_questions
     t = scipy.special.stdtrit(n - 1, tails[1])
+    # Resampled means have the variance with divisor N; the second factor changes it to N - 1.
     expansion = t / scipy.special.ndtri(tails[1]) * np.sqrt(n / (n - 1))
     questions_C = estimates.by_question.var(axis=0, ddof=1) / n
     rest_C = np.maximum(reach(estimates, tails[1]) ** 2 - t**2 * questions_C, 0.0)
@@ -222,10 +224,10 @@ def bootstrap_bounds(
 
 
 def accuracy_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95) -> Bounds:
-    """Return intervals of accuracies, within [0, 1] and never without width.
+    """Return intervals of accuracies, within [0, 1] and never of zero width.
 
-    Where every answer is right or every one is wrong, resampling shows no spread; the exact binomial bound on N
-    questions stands instead.
+    If all answers are right or all are wrong, resampling shows no spread. The exact binomial bound on N questions
+    replaces that end of the interval.
 
     Args:
         estimates: of accuracies in [0, 1].
@@ -241,16 +243,16 @@ def accuracy_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95
 
 
 def difference_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.95) -> Bounds:
-    """Return intervals of differences of accuracies, never narrower than what few differing questions can tell.
+    """Return intervals of differences of accuracies, at least as wide as few differing questions require.
 
-    A difference is at most the share of all questions, answered or not, on which the left side is ahead, and at least
-    minus the share on which the right one is. Resampling shows no question that was not drawn: without a differing one
-    its interval has no width, and with a single one it ends near 0. Where so few questions differ that no exchange of
-    their answers could be rejected (2^(1 - k) > 1 - level, k <= 5 at 95 %), the interval is therefore widened to the
-    exact binomial bounds on these two shares; without any, that is +-(1 - ((1 - level) / 2)^(1/N)). These bounds hold
-    with the level's probability at least, for any scores in [0, 1], over further questions. Where all questions differ
-    alike, by v, at least a share q = ((1 - level) / 2)^(1/N) of all does, and the rest may differ by anything: v q +-
-    (1 - q).
+    A difference is at most the share of all possible questions on which the left side is better, and at least minus
+    the right side's share. Resampling shows only the sampled questions: without a differing one its interval has no
+    width, and with a single one it ends near 0. The interval is therefore widened to the exact binomial bounds on
+    these two shares if no exchange of the differing questions' answers could be rejected (2^(1 - k) > 1 - level,
+    k <= 5 at 95 %). Without any differing question, the bounds are +-(1 - ((1 - level) / 2)^(1/N)). They cover new
+    questions with at least the level's probability, for any scores in [0, 1]. If all questions differ by the same v,
+    so does at least a share q = ((1 - level) / 2)^(1/N) of all possible ones. The rest may differ by anything:
+    v q +- (1 - q).
 
     Args:
         estimates: of differences in [-1, 1].
@@ -273,7 +275,7 @@ def difference_bounds(estimates: Estimates, bounds: Bounds, *, level: float = 0.
 
 
 def n_differing(estimates: Estimates) -> NDArray[np.int64]:
-    """Return [C] on how many questions the two sides of a difference differ, mean over runs.
+    """Return [C] the number of questions on which the two sides of a difference differ, as means over runs.
 
     Args:
         estimates: of differences.
@@ -289,7 +291,7 @@ def resampled_means(questions_NC: Array, generator: np.random.Generator, n_resam
 
     Args:
         questions_NC: [N, C].
-        generator: stream of the resamples.
+        generator: random stream of the resamples.
         n_resamples: R.
 
     Source: Efron 1979 (bootstrap)
@@ -300,6 +302,7 @@ def resampled_means(questions_NC: Array, generator: np.random.Generator, n_resam
     for start in range(0, n_resamples, rows):
         r = min(rows, n_resamples - start)
         sampled_RN = generator.integers(n, size=(r, n)) + n * np.arange(r)[:, None]
+        # Offset each resample's indices by N, so that one bincount counts all resamples.
         weights_RN = np.bincount(sampled_RN.ravel(), minlength=r * n).reshape(r, n)
         means.append(weights_RN.astype(np.float64) @ questions_NC / n)
     return np.concatenate(means)
@@ -313,15 +316,15 @@ def _require_block(name: str, values_SNC: Array) -> Array:
 
 
 def _largest_share(count_C: NDArray[np.int64], n: int, level: float) -> Array:
-    """Return the upper end of the exact interval of a share that was seen in so many of n questions."""
+    """Return the upper end of the exact interval of a share with this count among n questions."""
     share_C = scipy.stats.beta.ppf((1 + level) / 2, count_C + 1, np.maximum(n - count_C, 1))
     return np.where(count_C < n, share_C, 1.0)
 
 
 def _combined(sides: Sequence[Array]) -> Estimates:
-    """Return the estimates of a sum of means; each side is a sample of runs of its own.
+    """Return the estimates of a sum of means; the runs of each side are a separate sample.
 
-    Mean squares of two sides of several runs count as one, with Satterthwaite's degrees of freedom.
+    Mean squares of two sides with several runs are pooled, with Satterthwaite's degrees of freedom.
     """
     by_question_NC = np.sum([side.mean(axis=0) for side in sides], axis=0)
     n = by_question_NC.shape[0]
@@ -341,13 +344,14 @@ def _combined(sides: Sequence[Array]) -> Estimates:
         value=by_question_NC.mean(axis=0),
         error=np.sqrt(questions_C + np.maximum(runs_C - rest_C, 0.0)),
         scales=np.sqrt(variances_JC),
+        # Satterthwaite with a given variance of the runs; the floor bounds the degrees of freedom.
         df=(n - 1) / np.maximum(share_JC, 1e-6) ** 2,
         by_question=by_question_NC,
     )
 
 
 def _interaction(side_SNC: Array) -> Array:
-    """Return the mean square of what neither the run nor the question explains."""
+    """Return the mean square of the interaction of runs and questions."""
     s, n = side_SNC.shape[:2]
     of_run_SC, of_question_NC = side_SNC.mean(axis=1), side_SNC.mean(axis=0)
     rest_SNC = side_SNC - of_run_SC[:, None] - of_question_NC[None] + side_SNC.mean(axis=(0, 1))

@@ -1,7 +1,7 @@
-"""Evaluation curves: their falls, when they get somewhere, and two of them against each other and against noise.
+"""Evaluation curves: drawdowns, first steps at a threshold, comparisons of two curves, and flat noise.
 
-The tests take evaluations as independent, so they are indicative; and one run an arm allows no statement about
-training variance.
+The tests treat evaluations as independent, so they are indicative. One run an arm allows no conclusion about the
+variance of training.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 Values = NDArray[np.float64]
 _NOISE_ROWS = 50_000
 _EQUAL = 1e-12
-"""Differences of equal means are rounding only, about 1e-16."""
+"""Threshold of equality: differences of equal means are rounding only, about 1e-16."""
 
 
 def drawdowns(values_MN: Values) -> Values:
-    """Return [M] the largest fall below an earlier maximum of each of M curves.
+    """Return [M] the largest drop below an earlier maximum of each of M curves.
 
     Args:
         values_MN: [M, N].
@@ -46,7 +46,7 @@ def first_reaching(steps_N: ArrayLike, values_N: ArrayLike, threshold: float) ->
 
 
 def f_test(left: ArrayLike, right: ArrayLike) -> float:
-    """Return the two-sided p value of equal variances of two normal samples; 1 where neither varies, 0 where one does.
+    """Return the two-sided p value of equal variances of two normal samples; 1 if neither varies, 0 if one does.
 
     Args:
         left: two or more values.
@@ -63,12 +63,12 @@ def f_test(left: ArrayLike, right: ArrayLike) -> float:
 
 
 def paired_t(differences_N: ArrayLike) -> tuple[float, float, float]:
-    """Return t of a mean of zero, its two-sided p, and half of the mean's 95 % interval.
+    """Return t for a mean of zero, its two-sided p, and half the width of the mean's 95 % interval.
 
-    All are NaN of fewer than two values, and of infinite ones.
+    All are NaN for fewer than two values and for infinite ones.
 
     Args:
-        differences_N: [N]; equal ones have p = 1 where they are 0, else 0.
+        differences_N: [N]; equal ones have p = 1 if they are 0, else 0.
 
     Source: Student 1908
     """
@@ -85,19 +85,19 @@ def paired_t(differences_N: ArrayLike) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class FlatNoise:
-    """Curves of `n` independent normal values with one mean: what no learning and no difference look like."""
+    """Simulated curves of `n` independent normal values with one mean: no learning and no difference."""
 
     sd: float
-    """Of one value."""
+    """Standard deviation of one value."""
     drawdown_draws: Values
     best_gap_draws: Values
 
     def chance_of_drawdown(self, at_least: float) -> float:
-        """Return the share of flat curves that fall as far."""
+        """Return the share of flat curves with at least this drawdown."""
         return float(np.mean(self.drawdown_draws >= at_least))
 
     def chance_of_best_gap(self, at_least: float) -> float:
-        """Return the share of pairs of flat curves whose best values lie as far apart."""
+        """Return the share of pairs of flat curves whose best values differ by at least this."""
         return float(np.mean(self.best_gap_draws >= at_least))
 
 
@@ -109,7 +109,7 @@ def flat_noise(n: int, sd: float, generator: np.random.Generator, *, n_draws: in
     Args:
         n: values of a curve.
         sd: standard deviation of one value.
-        generator: stream of the draws.
+        generator: random stream of the simulation.
         n_draws: simulated pairs of curves.
 
     Source: this project

@@ -1,4 +1,4 @@
-"""What is said beside a mean: the spread over runs."""
+"""Mean and spread over runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both splits of the configured data, and what must hold between them."""
+"""Train split and evaluated queries of the configured data, and the check for questions that both contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lever_pipe.lever.datasets.protocol import AskedImage, Reader, ReadOptions, 
 
 
 def read_train(files: VqaFilePaths, settings: ExampleSettings) -> ReadResult:
-    """Return the train split as the configured reader reads it; see `protocol.Reader.read`."""
+    """Return the train split from the configured reader; see `protocol.Reader.read`."""
     reader: Reader = plugin("lever/datasets", settings.reader)
     return reader.read(files, _options(settings, "train"))
 
@@ -41,12 +41,13 @@ def asked_images(
 
     Args:
         questions: the question file of the split.
-        settings: how it is read.
+        settings: settings of the reader.
         split: `train` or `eval`.
-        with_spares: whether to add the images that may take the place of unreadable ones.
+        with_spares: whether to add the images that may replace unreadable ones.
     """
     options = _options(settings, split)
     if with_spares and settings.on_bad_image == "skip":
+        # Any later image may replace an unreadable one.
         options = replace(options, limit=None)
     prompts = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
     return None if prompts is None else dict(prompts(questions, options))
@@ -68,10 +69,9 @@ def _options(settings: ExampleSettings, split: str) -> ReadOptions:
 def shared_questions(
     train: Sequence[Example], queries: Sequence[Example], settings: ExampleSettings, *, file: Path, train_file: Path
 ) -> list[int]:
-    """Return the question ids of the queries that a train example asks too, of the same image.
+    """Return the question ids of the queries that are also in the train split, about the same image.
 
-    The same image has the same bytes, or the same id where the question has too; case and blanks of a question do not
-    count.
+    The same image means equal bytes, or equal image and question ids. Case and blanks of a question are ignored.
     """
     marks = {mark for example in train for mark in _marks(example)}
     shared = [query.question_id for query in queries if not marks.isdisjoint(_marks(query))]
@@ -87,4 +87,5 @@ def shared_questions(
 
 def _marks(example: Example) -> tuple[tuple[object, ...], ...]:
     text = " ".join(example.question.casefold().split())
+    # Either mark suffices: equal bytes, or equal ids of an image that was stored again with other bytes.
     return (text, example.image_digest), (text, example.question_id, example.image_id)

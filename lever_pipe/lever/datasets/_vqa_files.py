@@ -31,9 +31,9 @@ SHAPES = {
     "annotations": '{"question_id": 1, "image_id": 2, "answers": [{"answer": "cup"}]}',
     "questions": '{"question_id": 1, "image_id": 2, "question": "What is it?"}',
 }
-"""Objects that the lists of the format hold."""
+"""Examples of the objects in the lists of the format."""
 DISPLAY_LIMIT = 5
-"""Items of a kind of problem that are named."""
+"""Maximum number of named items for each kind of problem."""
 
 
 class _Entry(BaseModel):
@@ -41,7 +41,7 @@ class _Entry(BaseModel):
 
 
 Text = Annotated[str, AfterValidator(partial(unicodedata.normalize, "NFC"))]
-"""One spelling of an accented letter, as tokenizers write it: else an answer may miss its own reference."""
+"""Text in the Unicode form of tokenizers: an answer in another form would not match its own reference."""
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -54,7 +54,7 @@ class Question(_Entry):
 
 
 class Answer(_Entry):
-    """One annotator's answer; OK-VQA stems `answer` and keeps the words of the annotator in `raw_answer`."""
+    """One annotator's answer; OK-VQA stems `answer` and keeps the annotator's words in `raw_answer`."""
 
     answer: Text
     answer_id: int = 0
@@ -82,7 +82,7 @@ class _File(_Entry):
 
 
 class QuestionFile(_File):
-    """A question file; a key that is not declared here is none of the format."""
+    """A question file; keys that are not declared here are errors."""
 
     task_type: Any = None
     num_choices: Any = None
@@ -100,7 +100,7 @@ F = TypeVar("F", bound=_File)
 
 
 Problem = tuple[str, object]
-"""A kind of problem, and where it is; for example `"missing image", "a.jpg"`."""
+"""A kind of problem and its location; for example `"missing image", "a.jpg"`."""
 
 
 def read_split(
@@ -122,13 +122,14 @@ def read_split(
         problems += _answer_problems(annotations, options.n_answers, displayed_answer)
     questions = _in_order(questions, options)
     problems += _missing_images(questions[: options.limit], files.images, options.image_name)
+    # All problems are collected first, so that one error lists them together.
     _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", problems)
     digests, skipped = _digests(questions, files.images, options)
     examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
         annotation = annotations[question.question_id]
         answer = displayed_answer(annotation)
-        assert answer is not None  # a problem above
+        assert answer is not None  # reported as a problem above
         examples.append(
             Example(
                 example_id=ExampleId(len(examples)),
@@ -146,9 +147,9 @@ def read_split(
 
 
 def asked_images(questions: Path, options: ReadOptions) -> dict[str, AskedImage]:
-    """Return the names of the images that `read_split` opens, each with its first question, in the order of reading.
+    """Return the names of the images that `read_split` opens, each with its first question, in reading order.
 
-    A file that cannot be read names none: `read_split` says what is wrong with it.
+    For an unreadable file the result is empty: `read_split` reports the error.
     """
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         entries = json.loads(questions.read_bytes())["questions"]
@@ -214,7 +215,7 @@ def _read(path: Path, model: type[F], problems: list[Problem]) -> F | None:
 
 
 def _no_object(path: Path, keys: Sequence[int | str], location: str, value: object) -> Problem:
-    """Return the problem of a value where the format has an object; the example shows the object's shape."""
+    """Return the problem of a value in place of an object; the message shows an example of the object."""
     name = next((key for key in reversed(keys) if isinstance(key, str)), "")
     expected = f"{name} must be objects like {SHAPES[name]}" if name else "the file must be an object"
     found = "a list" if isinstance(value, list) else json.dumps(value, ensure_ascii=False)
@@ -259,17 +260,19 @@ def _missing_images(questions: list[Question], folder: Path, template: str) -> I
     names = dict.fromkeys(template.format(image_id=question.image_id) for question in questions)
     if missing := [name for name in names if not (folder / name).is_file()]:
         present = min((path.name for path in folder.iterdir()), default="nothing")
-        yield from ((f"missing image in {folder}, which holds {present}", name) for name in missing)
+        yield from ((f"missing image in {folder}, which contains {present}", name) for name in missing)
 
 
 def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> tuple[dict[int, str], dict[str, int]]:
-    """Return the sha256 of each question's image, and how many questions each image has that cannot be shown."""
+    """Return the sha256 of each question's image, and the number of questions of each unreadable image."""
     may_skip = options.on_bad_image == "skip"
     digest_of, digests, skipped, problems = dict[str, str](), dict[int, str](), Counter[str](), list[Problem]()
+    # When unreadable images are skipped, later questions fill up to the limit.
     for question in questions if may_skip else questions[: options.limit]:
         if len(digests) == options.limit:
             break
         name = options.image_name.format(image_id=question.image_id)
+        # Several questions share an image; each file is read once.
         if name not in digest_of and name not in skipped:
             try:
                 digest_of[name] = images.digest_of(folder / name)
@@ -291,7 +294,7 @@ def _digests(questions: list[Question], folder: Path, options: ReadOptions) -> t
 
 
 def _listed(problems: Iterable[Problem]) -> str:
-    """Return one line a kind, in the order in which they are first met: its name, its count and the first few items."""
+    """Return one line for each kind of problem, in order of occurrence: its name, its count and the first few items."""
     by_kind: dict[str, list[str]] = {}
     for kind, item in problems:
         by_kind.setdefault(shortened(kind), []).append(shortened(str(item)))

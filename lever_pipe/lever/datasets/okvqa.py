@@ -1,7 +1,7 @@
 """OK-VQA: official question and annotation files with COCO 2014 images.
 
-The files carry no single reference answer; a demonstration shows the most frequent of the
-annotators' answers that are not blank.
+The files have no single reference answer; a demonstration shows the most frequent of the annotators' answers that are
+not blank.
 Source: Marino 2019 (OK-VQA)
 """
 
@@ -22,4 +22,4 @@ def read(files: VqaFilePaths, options: ReadOptions) -> ReadResult:
 
 def _displayed_answer(annotation: Annotation) -> str:
     answers = Counter(answer.answer for answer in annotation.answers if answer.answer.strip())
-    return answers.most_common(1)[0][0]  # of equally frequent ones the first met
+    return answers.most_common(1)[0][0]  # of equally frequent answers, the first one

@@ -1,6 +1,6 @@
 """VQAv2: official question and annotation files with COCO 2014 images.
 
-A demonstration shows the data set's own `multiple_choice_answer`; an annotation without one is a fault.
+A demonstration shows the data set's own `multiple_choice_answer`; an annotation without one is an error.
 Source: Goyal 2017 (VQAv2)
 """
 

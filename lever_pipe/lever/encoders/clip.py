@@ -50,7 +50,7 @@ class ClipEncoder:
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return normalised text features, float32 [N, D]; each distinct text is encoded once.
 
-        Texts longer than the model's positions are cut there; the end token stays.
+        Texts longer than the model's positions are truncated; the end token is kept.
         """
         return self._encode(texts, self._text_batch)
 
@@ -109,7 +109,7 @@ def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor:
         problems.append(f"{len(tokenizer)} tokens for a vocabulary of {vocabulary}")
     if tokenizer.pad_token_id is None:
         problems.append("no pad_token")
-    # The text features are those of the token that ends a text; 2 stood in older configurations, for the last token.
+    # The feature of a text is read at its end token; older configurations use the id 2 for the last token.
     if config.text_config.eos_token_id not in (2, tokenizer.eos_token_id):
         problems.append(f"texts that end in token {tokenizer.eos_token_id} for {config.text_config.eos_token_id}")
     side = config.vision_config.image_size
@@ -123,6 +123,6 @@ def _require_fitting_parts(folder: Path, config: Any, tokenizer: Any, processor:
 
 
 def _features(output: Any) -> torch.Tensor:
-    features = output.pooler_output  # the projected features, although the name says pooled
+    features = output.pooler_output  # the projected features, despite the name
     assert isinstance(features, torch.Tensor)
     return features

@@ -1,4 +1,4 @@
-"""What a frozen encoder of images and questions offers.
+"""Interface of a frozen encoder of images and questions.
 
 To add an encoder, add a module `lever_pipe/lever/encoders/<name>.py` with a function `load` of the
 signature below; its name is then valid in `encoder.plugin`.
@@ -18,7 +18,7 @@ class Encoder(Protocol):
     """Image and text towers with one common width D."""
 
     def images(self, paths: Sequence[Path]) -> NDArray[np.float32]:
-        """Return one vector of length 1 an image file, float32 [N, D]; each distinct path once.
+        """Return one unit vector for each image file, float32 [N, D]; each distinct path is encoded once.
 
         Raises:
             ImageError: an image cannot be read.
@@ -26,7 +26,7 @@ class Encoder(Protocol):
         ...
 
     def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one vector of length 1 a text, float32 [N, D]; each distinct text once."""
+        """Return one unit vector for each text, float32 [N, D]; each distinct text is encoded once."""
         ...
 
 
@@ -37,6 +37,6 @@ class EncoderPlugin(Protocol):
         """Return the encoder of a model folder.
 
         Raises:
-            CheckpointError: no folder, no safetensors, or other tensors than the model has.
+            CheckpointError: no folder, no safetensors, or tensors that differ from the model's.
         """
         ...

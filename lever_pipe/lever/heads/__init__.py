@@ -1,1 +1,1 @@
-"""What scores a pool after some picks, by `selector.head`."""
+"""Heads that score a pool after some picks, by `selector.head`."""

@@ -1,4 +1,4 @@
-"""One learned share of the query's vector stays at each pick (source: Lever-Plus v1, the bi-encoder's history)."""
+"""A head that mixes each pick into the query's vector by one learned weight (source: Lever-Plus v1, bi-encoder)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
 
 FIRST_WEIGHT = 0.6
-"""Published start of w: sigmoid(0.6) = 0.646 of the query's vector stays at a pick."""
+"""Published initial value of w: sigmoid(0.6) = 0.646 of the query's vector is kept at a pick."""
 
 
 class BlendHead(Head):
-    """u <- norm(a u + (1 - a) v), a = sigmoid(w), one w for all."""
+    """u <- norm(a u + (1 - a) v), a = sigmoid(w), one w for all steps and queries."""
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__(settings)
@@ -21,7 +21,7 @@ class BlendHead(Head):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Set w to `FIRST_WEIGHT`; nothing is drawn."""
+        """Set w to `FIRST_WEIGHT`, without random numbers."""
         del generator
         self.query_update_weight.fill_(FIRST_WEIGHT)
 

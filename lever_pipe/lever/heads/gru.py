@@ -1,4 +1,4 @@
-"""A recurrent cell reads each pick into the query's vector (source: Lever-Plus V4-2)."""
+"""A recurrent cell that updates the query's vector with each pick (source: Lever-Plus V4-2)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lever_pipe.base.rowwise import linear
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 STEP_DEVIATION = 0.02
-"""Of step embeddings before training, as published."""
+"""Standard deviation of step embeddings before training, as published."""
 
 
 class GruHead(Head):
     """h <- norm(GRUCell(v, h)).
 
-    With step embeddings the t-th pick is scored against norm(h + e_t); the state itself goes on without them.
+    With step embeddings the t-th pick is scored against norm(h + e_t); they do not enter the state itself.
     """
 
     def __init__(self, settings: HeadSettings) -> None:
@@ -26,7 +26,7 @@ class GruHead(Head):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the cell's tensors from the library's law, U(-H^-0.5, H^-0.5), and step embeddings around 0."""
+        """Draw the cell's tensors from the library's U(-H^-0.5, H^-0.5), and step embeddings around 0."""
         bound = self.decoder_gru.hidden_size**-0.5
         for tensor in self.decoder_gru.parameters():
             nn.init.uniform_(tensor, -bound, bound, generator=generator)
@@ -38,7 +38,7 @@ class GruHead(Head):
         return self.logits([self.start(queries_BH[:, None])], candidates_BKH)[:, 0, 0]
 
     def moved(self, vectors_BGH: Tensor, picked_BGH: Tensor) -> Tensor:
-        """Return the vectors after a pick, by the cell's own formula with products that keep the bits of a row."""
+        """Return the vectors after a pick, by the cell's formula; its products do not depend on the batch."""
         cell = self.decoder_gru
         into = linear(picked_BGH, cell.weight_ih, cell.bias_ih).chunk(3, dim=-1)
         onto = linear(vectors_BGH, cell.weight_hh, cell.bias_hh).chunk(3, dim=-1)

@@ -1,9 +1,9 @@
-"""What a head offers: scores of a pool after some picks.
+"""Interface of a head, which scores a pool after some picks.
 
 To add a head, add a module `lever/heads/NAME.py` whose `build` returns a `Head`; its name is then valid in
-`selector.head`, and `tests/unit/lever/test_every_head.py` checks it. What encodes queries and candidates, masks,
-decodes and trains knows no head by name. A head's tensors stand in checkpoints under the names that the head gives
-them, beside those of the network; so no head has a tensor that a network has.
+`selector.head`, and `tests/unit/lever/test_every_head.py` checks it. The code that encodes queries and candidates,
+masks, decodes and trains refers to no head by name. A checkpoint stores a head's tensors under the head's own names,
+next to the network's tensors, so the two must not share a name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lever_pipe.base.rowwise import filled
 
 
 class HeadSettings(NamedTuple):
-    """What a head is made from; which heads read the last one, `experiment.config.OPTIONS` says."""
+    """Arguments of a head; `experiment.config.OPTIONS` lists the heads that use `steps`."""
 
     width: int  # H
     temperature: float
@@ -27,22 +27,22 @@ class HeadSettings(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a head knows after some picks of G selections a query."""
+    """State of a head after some picks of G selections a query."""
 
     vectors: Tensor  # [B, G, H] unit vectors
-    picks: tuple[Tensor, ...]  # [B, G] each: positions of what was picked, first pick first
+    picks: tuple[Tensor, ...]  # [B, G] each: positions of the picks, first pick first
 
 
 class Head(nn.Module):
-    """Cosines of candidates with the query's vector; a head overrides what is different with it.
+    """Base class: cosines of candidates with the query's vector; a head overrides the parts in which it differs.
 
-    It has neither dropout nor another behaviour in training: it is no submodule of the network, only its parts are.
+    It must have no dropout or other training behaviour: only its parts, not the head, are submodules of the network.
     """
 
     follows = True
     """Whether scores depend on the picks before; if not, the pool is ranked once."""
     stops = False
-    """Whether a selection may end before its last shot: the outcome behind the K candidates."""
+    """Whether a selection may end before its last shot: outcome K, after the K candidates."""
 
     def __init__(self, settings: HeadSettings) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Head(nn.Module):
 
     def first(self, queries_BH: Tensor, candidates_BKH: Tensor) -> Tensor:
         """Return the logits `[B, K]` of the first pick, which is always a candidate."""
-        # One pool alone takes a kernel that rounds otherwise.
+        # A batch of one pool would use a kernel that rounds differently, so it is filled up.
         scores_BK1 = filled(candidates_BKH, 2) @ filled(queries_BH, 2)[:, None].transpose(1, 2)
         return scores_BK1[: len(queries_BH)].squeeze(-1) / self.temperature
 
@@ -64,14 +64,15 @@ class Head(nn.Module):
     def after(self, state: State, picks_BG: Tensor, candidates_BKH: Tensor) -> State:
         """Return the state after a further pick, one for each selection: positions in 0..K-1.
 
-        K ends a selection; what a state behind an end holds means nothing.
+        K ends a selection; the state after an end is not meaningful.
         """
+        # The end (K) has no vector; any candidate serves, because the state after an end is not used.
         rows_BG1 = picks_BG.clamp(max=candidates_BKH.shape[1] - 1)[..., None]
         picked_BGH = candidates_BKH.gather(1, rows_BG1.expand(-1, -1, candidates_BKH.shape[-1]))
         return State(self.moved(state.vectors, picked_BGH), (*state.picks, picks_BG))
 
     def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
-        """Return the logits `[B, G, S, K]` of S states, nothing masked that was picked.
+        """Return the logits `[B, G, S, K]` of S states, without a mask over earlier picks.
 
         With `may_stop` a head that `stops` has one more column, `[B, G, S, K + 1]`.
         """

@@ -1,4 +1,4 @@
-"""One ranking, whatever was chosen before (source: Lever-Plus v3, published code)."""
+"""One ranking of the pool, independent of earlier picks (source: Lever-Plus v3, published code)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lever_pipe.lever.heads.protocol import Head
 
 
 class StaticHead(Head):
-    """Cosines over the temperature; no tensor of its own."""
+    """Cosines over the temperature, without own tensors."""
 
     follows = False
 

@@ -1,4 +1,4 @@
-"""A recurrent state, and a learned vector that says where a selection ends (source: Lever-Plus V4-10)."""
+"""A recurrent state, and a learned vector that decides when a selection ends (source: Lever-Plus V4-10)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from lever_pipe.losses.reduction import masked
 from lever_pipe.losses.sequence import MASKED_SCORE
 
 FIRST_LOG_ODDS = -1.0
-"""Of ending to going on before training: greedy selections take every shot, and of draws a quarter ends at each step,
-so that rewards say where it is better to end."""
+"""Initial log-odds of ending: greedy selections take every shot, and a quarter of the samples ends at each step,
+so that rewards can teach the policy when to end."""
 
 
 class StopHead(GruHead):
     """P(end) = sigmoid(h . e / temperature - 1) after each pick, 0 before the first.
 
-    As outcome K + 1 it has the logit h . e / temperature - 1 + ln sum_k exp(logit_k), k over the candidates that are
-    left. A vector that competes with each candidate by itself, as published, has odds that fall with the size of the
-    pool and with every step that sharpens its scores, until no draw ends and nothing is learned of it. The network does
-    not look at the vector. Stored selections say nothing about where to end, so it is trained by what the policy draws.
+    As outcome K + 1 it has the logit h . e / temperature - 1 + ln sum_k exp(logit_k), k over the remaining candidates.
+    As published, the vector competes with each candidate separately. Its odds then fall with the size of the pool and
+    with every step that sharpens the scores, until no sample ends and nothing is learned about ending. The network
+    does not attend to the vector. Stored selections contain no information about ending, so only the policy's own
+    samples train it.
     """
 
     stops = True
@@ -40,7 +41,7 @@ class StopHead(GruHead):
         nn.init.normal_(self.stop_token, std=STEP_DEVIATION, generator=generator)
 
     def logits(self, states: Sequence[State], candidates_BKH: Tensor, *, may_stop: bool = False) -> Tensor:
-        """Return the logits `[B, G, S, K]` of S states, with the end's `[B, G, S, K + 1]`."""
+        """Return the logits `[B, G, S, K]` of S states; with `may_stop` also the end's, `[B, G, S, K + 1]`."""
         logits_BGSK = super().logits(states, candidates_BKH)
         if not may_stop:
             return logits_BGSK
@@ -51,10 +52,11 @@ class StopHead(GruHead):
 
 
 def unpicked(states: Sequence[State], logits_BGSK: Tensor) -> Tensor:
-    """Return which candidates are not picked yet, bool `[B, G, S, K]`."""
+    """Return the mask of candidates that are not picked yet, bool `[B, G, S, K]`."""
     n_pool, masks = logits_BGSK.shape[-1], [torch.ones_like(logits_BGSK[:, :, 0], dtype=torch.bool) for _ in states]
     for state, left_BGK in zip(states, masks, strict=True):
         for picks_BG in state.picks:
+            # One class more than candidates, because a pick may be the end (K).
             left_BGK &= one_hot(picks_BG, n_pool + 1)[..., :n_pool] == 0
     return torch.stack(masks, dim=2)
 

@@ -1,1 +1,1 @@
-"""What makes queries and candidates comparable, by `selector.network`."""
+"""Networks that map queries and candidates to comparable vectors, by `selector.network`."""

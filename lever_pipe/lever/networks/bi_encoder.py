@@ -1,6 +1,6 @@
-"""Query and candidates mapped apart, each by itself (source: Lever-Plus v1, published code).
+"""Query and candidates mapped separately and independently (source: Lever-Plus v1, published code).
 
-As published it goes with `head: blend`, as wide as the embeddings, with temperature 0.5 and dropout 0.08.
+The published configuration uses `head: blend`, the width of the embeddings, temperature 0.5 and dropout 0.08.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lever_pipe.lever.selector.network import Architecture, PointerSelector
 
 
 class BiEncoder(PointerSelector):
-    """Two perceptrons of one form: what a query becomes does not depend on its pool."""
+    """Two perceptrons of the same form; a query's vector does not depend on its pool."""
 
     PROJECTIONS = ("query_proj", "cand_proj")
 
@@ -24,7 +24,7 @@ class BiEncoder(PointerSelector):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Fill the network's weights: Xavier's law, biases of 0, norms as the identity."""
+        """Fill the network's weights: Xavier's distribution, biases of 0, norms as the identity."""
         for part in (*self.query_proj, *self.cand_proj):
             if isinstance(part, nn.Linear):
                 nn.init.xavier_uniform_(part.weight, generator=generator)
@@ -34,11 +34,11 @@ class BiEncoder(PointerSelector):
                 nn.init.zeros_(part.bias)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return examples `[..., D]` as they are: the two sides have no map in common."""
+        """Return examples `[..., D]` unchanged: the two sides share no projection."""
         return x
 
     def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
-        """Return the unit vectors `[B, H]` of queries `[B, D]`; their pools are not looked at."""
+        """Return the unit vectors `[B, H]` of queries `[B, D]`; their pools are ignored."""
         del pool_BKH
         return F.normalize(self.query_proj(query_BH), dim=-1)
 

@@ -1,4 +1,4 @@
-"""A query that looks at its pool before it is compared with the candidates (source: Lever-Plus v3, published code)."""
+"""A query attends to its pool before it is compared with the candidates (source: Lever-Plus v3, published code)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lever_pipe.lever.selector.network import Architecture, PointerSelector
 class CrossAttention(PointerSelector):
     """One input projection for all, attention of the query over the pool, one further projection for each side.
 
-    Dropout stands behind the two projections of a head that ranks once and before those of one that follows the picks,
-    as published.
+    Dropout follows the two projections if the head ranks once, and precedes them if the head follows the picks, as
+    published.
     """
 
     PROJECTIONS = ("input_proj", "query_proj", "cand_proj", "input_up", "input_down")
@@ -40,7 +40,7 @@ class CrossAttention(PointerSelector):
     def initialise(self, generator: torch.Generator) -> None:
         """Fill the network's weights: near-identity projections, library defaults elsewhere.
 
-        Near-identity query and candidate projections make the untrained score a similarity; an input block begins as
+        Near-identity query and candidate projections make the untrained score a similarity; an input block starts as
         the identity.
         """
         nn.init.xavier_uniform_(self.input_proj.weight, generator=generator)
@@ -62,17 +62,17 @@ class CrossAttention(PointerSelector):
             nn.init.zeros_(self.input_down.bias)
 
     def project(self, x: Tensor) -> Tensor:
-        """Return examples `[..., H]` as the network compares them."""
+        """Return examples `[..., H]` in the space in which the network compares them."""
         h: Tensor = self.input_proj(x)
         if self.input_up is None or self.input_down is None:
             return h
-        # A projected unit vector has entries of about width ** -0.5; the block sees them at scale 1.
+        # A projected unit vector has entries of about width ** -0.5; rescaling gives the block inputs of scale 1.
         hidden = F.gelu(self.input_up(h * math.sqrt(self.architecture.width)))
         block: Tensor = self.input_down(hidden)
         return h + block
 
     def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
-        """Return the unit vectors `[B, H]` of projected queries that have looked at their projected pools."""
+        """Return the unit vectors `[B, H]` of projected queries after attention over their projected pools."""
         q = query_BH[:, None]
         for attention, norm in zip(self.cross_attn_layers, self.attn_norms, strict=True):
             assert isinstance(attention, nn.MultiheadAttention)
@@ -80,7 +80,7 @@ class CrossAttention(PointerSelector):
         return F.normalize(self._mapped(self.query_proj, q), dim=-1).squeeze(1)
 
     def as_candidates(self, projected: Tensor) -> Tensor:
-        """Return the unit vectors `[..., H]` of projected candidates; each depends on itself alone."""
+        """Return the unit vectors `[..., H]` of projected candidates, each independent of the others."""
         return F.normalize(self._mapped(self.cand_proj, projected), dim=-1)
 
     def _mapped(self, projection: nn.Module, x: Tensor) -> Tensor:
@@ -94,18 +94,18 @@ class CrossAttention(PointerSelector):
 
 
 def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: Tensor) -> Tensor:
-    """Return what `attention(query, candidates, candidates)` returns, `[B, 1, H]`, without projecting any candidate.
+    """Return the same as `attention(query, candidates, candidates)`, `[B, 1, H]`, without projecting any candidate.
 
     There is one query and K candidates, so the projections of keys and values move to the query's side:
     q . (W_k c + b_k) = (W_k^T q) . c + const, and sum_k a_k (W_v c_k + b_v) = W_v (sum_k a_k c_k) + b_v sum_k a_k.
-    The constant shifts all logits alike. K times fewer multiplications, the same numbers up to rounding.
+    The constant shifts all logits equally. This needs K times fewer multiplications; results are equal up to rounding.
     """
     heads, width = attention.num_heads, query_B1H.shape[-1]
     shape = (heads, width // heads, width)
     w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
     b_q, _, b_v = attention.in_proj_bias.chunk(3)
     for weight in (w_q, w_k, w_v) if w_q.requires_grad else ():
-        # Gradients that lie transposed take several times as long to be joined.
+        # Joining transposed gradients takes several times as long.
         weight.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     q = linear(query_B1H[:, 0], w_q, b_q).view(-1, *shape[:2])
     q = _by_head("bhd,hdw->bhw", q, w_k.view(shape)) / math.sqrt(shape[1])
@@ -116,7 +116,7 @@ def attend(attention: nn.MultiheadAttention, query_B1H: Tensor, candidates_BKH: 
 
 
 def _by_head(equation: str, rows: Tensor, weight: Tensor) -> Tensor:
-    """Return the product of rows `[B, heads, ...]` with each head's weight, each row as if it were the only one."""
+    """Return the product of rows `[B, heads, ...]` with each head's weight; no row depends on the other rows."""
     return torch.einsum(equation, filled(rows), weight)[: len(rows)]
 
 

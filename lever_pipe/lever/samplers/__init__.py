@@ -1,1 +1,1 @@
-"""Samplers of the K train examples that are offered to a query."""
+"""Samplers of the K train examples in a query's pool."""

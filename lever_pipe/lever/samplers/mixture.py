@@ -1,7 +1,7 @@
 """A mixture of uniform, image-similar and question-similar examples (the published MixSampler).
 
-The published sampler could repeat an example and offer the query itself; here each part takes from what the parts
-before it left. The uniform part goes first, so that the nearest of both kinds are in the pool whatever was drawn.
+The published sampler could repeat an example and offer the query itself; here each part excludes the earlier parts. The
+uniform part is drawn first, so that the nearest examples of both kinds are always in the pool, drawn or added.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ def sample(view: SamplingView, size: int, generator: np.random.Generator) -> NDA
 
 
 def counts(size: int) -> tuple[int, int, int]:
-    """Return how many uniform, image-similar and question-similar examples a pool of `size` holds."""
+    """Return the numbers of uniform, image-similar and question-similar examples in a pool of `size`."""
     uniform, image = int(size * UNIFORM_SHARE), int(size * IMAGE_SHARE)
     return uniform, image, size - uniform - image

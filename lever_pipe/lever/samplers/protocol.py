@@ -1,9 +1,9 @@
-"""What a pool sampler offers, and what it is given.
+"""Interface of a pool sampler and its input.
 
 To add a sampler, add a module `lever/samplers/<name>.py` with a function `sample` of the signature below; its name
-is then valid in `pools.sampler`, and `tests/contracts/test_samplers.py` checks it. The stage that samples has already
-removed what may not enter the pool (the query itself, by default everything that shows its image) and has checked that
-enough is left. Randomness comes from `generator` alone, a stream of the one query, so that neither the order nor the
+is then valid in `pools.sampler`, and `tests/contracts/test_samplers.py` checks it. Before it calls a sampler, the stage
+removes the examples that must not enter the pool (the query itself, by default all with its image) and checks that
+enough remain. Randomness comes from `generator` alone, a stream of the one query, so that neither the order nor the
 number of the queries changes a pool.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SamplingView:
-    """What one query may choose from; N train examples, M of them eligible."""
+    """Candidates of one query; N train examples, M of them eligible."""
 
     eligible: NDArray[np.int64]  # [M] train ids, rising
     image_similarity: NDArray[np.float32]  # [N] cosine of the query's image with each train image

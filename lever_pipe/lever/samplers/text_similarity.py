@@ -9,5 +9,5 @@ from lever_pipe.lever.samplers.protocol import SamplingView, nearest
 
 
 def sample(view: SamplingView, size: int, generator: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG001
-    """Return the `size` eligible ids of the most similar questions, best first; nothing is drawn."""
+    """Return the `size` eligible ids of the most similar questions, best first, without random numbers."""
     return nearest(view.eligible, view.question_similarity, size)

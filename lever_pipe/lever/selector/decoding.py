@@ -1,4 +1,4 @@
-"""Selections of a policy: greedy, or drawn with noise that the caller gives; and how far two policies are apart."""
+"""Selections of a policy, greedy or sampled with noise from the caller, and the divergence of two policies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.sequence import ended_selections, step_logits
 
 BATCH = 256
-"""Queries scored at one time. The last batch is filled up: products of one shape round a query alike in any company."""
+"""Queries scored at one time. The last batch is filled up: with products of one shape, rounding is always the same."""
 
 Decode = Callable[[PointerSelector, Encoded, int], Tensor]
-"""Turns a module, what it has encoded, and shots into pool positions `[B, S]`; K ends a selection before."""
+"""Maps a module, its encoded batch and a number of shots to pool positions `[B, S]`; K marks an early end."""
 
 
 @torch.no_grad()
 def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
     """Return the best candidate at each step, `[B, S]` pool positions; ties keep pool order.
 
-    K in place of a position, from some step on and never at the first, ends a selection before: where its end is more
-    likely than that it goes on.
+    K instead of a position, never at the first step, ends a selection early, as soon as ending is likelier than
+    continuing.
     """
     _require_enough(encoded.candidates.shape[1], shots)
     if not module.head.follows:
@@ -37,11 +37,11 @@ def greedy(module: PointerSelector, encoded: Encoded, shots: int) -> Tensor:
 
 @torch.no_grad()
 def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tensor:
-    """Return G selections a query, `[B, G, S]` pool positions: at each step the largest logit + noise not yet chosen.
+    """Return G selections a query, `[B, G, S]` pool positions: at each step the largest logit + noise not yet picked.
 
-    With standard Gumbel noise (`gumbel`) they are exact draws from the policy (Plackett-Luce, without repeats):
-    P(argmax of logit + noise = k) = softmax(logit)_k over the candidates that are left. The noise is as wide as there
-    are `outcomes`: where a selection may end, one more than candidates, and K ends it as in `greedy`.
+    With standard Gumbel noise (`gumbel`) they are exact samples of the policy (Plackett-Luce, without repeats):
+    P(argmax of logit + noise = k) = softmax(logit)_k over the remaining candidates. The noise has one column for each
+    of the `outcomes`: one more than candidates if a selection may end, and K ends it as in `greedy`.
     """
     n_pool, outcomes = encoded.candidates.shape[1], module.outcomes(encoded)
     require_shapes(noise_BGSK=noise_BGSK, queries_BH=encoded.queries)
@@ -55,6 +55,7 @@ def draw(module: PointerSelector, encoded: Encoded, noise_BGSK: Tensor) -> Tenso
 def gumbel(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Return standard Gumbel noise of a shape, float64: minus the logarithm of an exponential variable."""
     exponential = torch.empty(shape, dtype=torch.float64).exponential_(generator=generator)
+    # A sample may be exactly 0, whose logarithm is infinite.
     return -exponential.clamp(min=torch.finfo(torch.float64).tiny).log()
 
 
@@ -69,6 +70,7 @@ def _pick(
     state = module.start(encoded, group)
     logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
     taken_BGK = torch.zeros_like(logits_BGK, dtype=torch.bool)
+    # Columns after the K candidates are ends.
     ends_K = torch.arange(logits_BGK.shape[-1], device=v.device) >= v.shape[1]
     picks: list[Tensor] = []
     for step in range(shots):
@@ -77,13 +79,13 @@ def _pick(
             logits_BGK = head.logits([state], v, may_stop=True)[:, :, 0]
         picks.append(utilities(logits_BGK.masked_fill(taken_BGK, -torch.inf), step).argmax(dim=-1))
         taken_BGK.scatter_(-1, picks[-1][..., None], value=True)
-        # What has ended stays so: nothing is left but its end.
+        # An ended selection stays ended: the end is its only remaining outcome.
         taken_BGK = torch.where(ends_K[picks[-1]][..., None], ~ends_K, taken_BGK)
     return torch.stack(picks, dim=-1)
 
 
 def _likelier(logits_BGK: Tensor, n_pool: int) -> Tensor:
-    """Return logits in which the end, if there is one, is the best or the worst outcome."""
+    """Return logits in which the end, if the head has one, is the best or the worst outcome."""
     candidates, ends = logits_BGK[..., :n_pool], logits_BGK[..., n_pool:]
     is_likelier = ends > candidates.logsumexp(dim=-1, keepdim=True)
     return torch.cat([candidates, torch.where(is_likelier, torch.inf, -torch.inf)], dim=-1)
@@ -110,7 +112,7 @@ def choose(
     *,
     decode: Decode = greedy,
 ) -> list[Selection]:
-    """Return the selection of every pool's query, of fewer demonstrations than shots where the policy stops before."""
+    """Return the selection of every pool's query, with fewer demonstrations than shots if the policy stops early."""
     frozen, selections = FrozenSelector(module, train), list[Selection]()
     for start in range(0, len(pools), BATCH):
         batch = list(pools[start : start + BATCH])
@@ -118,6 +120,7 @@ def choose(
         candidates = torch.tensor([pool.candidates for pool in padded])
         query = queries.vectors[torch.tensor([pool.query_id for pool in padded])]
         ranked = decode(module, frozen.encoded(module.project(query), candidates), shots).cpu()
+        # K marks an early end and is not a pool position.
         most = candidates.shape[1] - 1
         ids, lengths = candidates.gather(1, ranked.clamp(max=most)).tolist(), (ranked <= most).sum(dim=1).tolist()
         selections += [
@@ -137,10 +140,10 @@ def kl_to_base(
 ) -> float:
     """Return KL(policy || base) in nats a step, exact over all outcomes, mean over the steps of all queries.
 
-    The steps are those of the base's own greedy selections: what it is evaluated with, and the same for every policy
-    that starts from it. Prefixes of a policy's own, or of what it was trained on, would hold each policy against
-    the base at other places. As in on-policy training the end of a selection is an outcome of a head that stops, and
-    no step behind it counts.
+    The steps come from the base's own greedy selections: the selections of its evaluation, and the same for every
+    policy that starts from it. Prefixes of each policy's own selections, or of its training data, would compare each
+    policy with the base at different steps. As in on-policy training, the end of a selection is an outcome of a head
+    that stops, and no step after the end counts.
     """
     modules, divergences = (policy, base), list[Tensor]()
     frozen = [FrozenSelector(module, train) for module in modules]
@@ -152,5 +155,6 @@ def kl_to_base(
         picks = greedy(base, encoded[1], shots)[:, None]
         _, taken = ended_selections(picks, torch.full((len(batch),), shots), candidates.shape[1])
         scores = (scores_of(module, e, picks, may_stop=True) for module, e in zip(modules, encoded, strict=True))
+        # In float64, because small divergences are differences of nearly equal logarithms.
         divergences.append(kl_policy_to_reference(*(step_logits(logits.double(), picks) for logits in scores))[taken])
     return float(torch.cat(divergences).mean())

@@ -1,4 +1,4 @@
-"""What the selector sees of examples, and what it makes of each example alone."""
+"""Inputs of the selector, and its precomputed projections of single examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fuse(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDA
 
 
 def side_by_side(image_ND: NDArray[np.float32], question_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return `[norm(image), norm(question)] / sqrt(2)`, `[N, 2 D]`: a network can tell the two apart."""
+    """Return `[norm(image), norm(question)] / sqrt(2)`, `[N, 2 D]`: a network can distinguish the two."""
     parts = np.concatenate([unit(image_ND), unit(question_ND)], axis=-1)
     return np.asarray(parts / np.sqrt(np.float32(2)), dtype=np.float32)
 
@@ -40,15 +40,15 @@ INPUTS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArra
     "fused": fuse,
     "parts": side_by_side,
 }
-"""By `selector.inputs`."""
+"""Functions by `selector.inputs`."""
 
 
 class EmbeddingTable(NamedTuple):
-    """What the selector sees of all examples of a split, `[N, D]`."""
+    """The selector's input vectors for all examples of a split, `[N, D]`."""
 
     vectors: Tensor
     projected: Encoded | None = None
-    """What frozen projections make of each example alone, as query and as candidate, `[N, H]`."""
+    """Projections of each example by frozen layers, as query and as candidate, `[N, H]`."""
 
     @property
     def width(self) -> int:
@@ -56,11 +56,12 @@ class EmbeddingTable(NamedTuple):
         return self.vectors.shape[1]
 
     def projected_by(self, module: PointerSelector) -> EmbeddingTable:
-        """Return the table with what a module makes of each example alone, if no training changes that.
+        """Return the table with a module's projections of each example, if no training changes them.
 
-        On a CPU the module's logits stay the same bit by bit; a GPU's matrix products round by their size.
+        On a CPU the module's logits stay bitwise equal; on a GPU, rounding depends on the size of a matrix product.
         """
         module.eval()
+        # Trainable projections change with every step, so they cannot be stored.
         if torch.is_grad_enabled() and module.as_candidates(module.project(self.vectors[:1])).requires_grad:
             return self
         projected_NH = module.project(self.vectors)
@@ -71,12 +72,13 @@ class EmbeddingTable(NamedTuple):
         return scores_of(module, self.encoded(module, groups), groups.selections, may_stop=may_stop)
 
     def encoded(self, module: PointerSelector, groups: Groups) -> Encoded:
-        """Return the queries and pools of a batch as the selector compares them.
+        """Return the queries and pools of a batch in the space in which the selector compares them.
 
-        Pools overlap: without dropout each example of a batch is projected once, wherever it stands.
+        Pools overlap: without dropout each example of a batch is projected once, however often it occurs.
         """
         if self.projected is not None:
             return self.among(module, self.projected.queries[groups.queries], groups.pools)
+        # With dropout each occurrence of an example needs its own noise.
         if _is_noisy(module):
             return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
         met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
@@ -87,20 +89,20 @@ class EmbeddingTable(NamedTuple):
         return Encoded(module.as_query(query_BH, pool_BKH), candidates_BKH)
 
     def among(self, module: PointerSelector, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
-        """Return projected queries and pools, rows of a table `projected_by` the module, as it compares them."""
+        """Return projected queries and pools, rows of a table `projected_by` the module, in its comparison space."""
         assert self.projected is not None
         pool_BKH = embedding(pools_BK, self.projected.queries)
-        encoded_BH = module.as_query(query_BH, pool_BKH)  # first: so dropout draws
+        encoded_BH = module.as_query(query_BH, pool_BKH)  # before the candidates: the order in which dropout draws
         if _is_noisy(module):
             return Encoded(encoded_BH, module.as_candidates(pool_BKH))
         return Encoded(encoded_BH, embedding(pools_BK, self.projected.candidates))
 
 
 class FrozenSelector:
-    """A selector that does not change: what it makes of an example alone is computed once for a whole table.
+    """A selector that does not change: its projections of single examples are computed once for a whole table.
 
-    It runs without dropout and without gradients. On a CPU its logits are, bit by bit, those of
-    `EmbeddingTable.scores`; a GPU's matrix products round by their size.
+    It runs without dropout and without gradients. On a CPU its logits equal `EmbeddingTable.scores` bitwise;
+    on a GPU, rounding depends on the size of a matrix product.
     """
 
     @torch.no_grad()
@@ -114,7 +116,7 @@ class FrozenSelector:
 
     @torch.no_grad()
     def encoded(self, query_BH: Tensor, pools_BK: Tensor) -> Encoded:
-        """Return projected queries and pools, rows of the table, as the selector compares them."""
+        """Return projected queries and pools, rows of the table, in the space in which the selector compares them."""
         return self._table.among(self._module, query_BH, pools_BK)
 
 
@@ -125,8 +127,8 @@ def _is_noisy(module: PointerSelector) -> bool:
 def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor, *, may_stop: bool = False) -> Tensor:
     """Return the logits of selections of an encoded batch: `[B, K]`, or `[B, G, S, K]` if they follow the picks.
 
-    Stored selections all have one length, which somebody else has set: without `may_stop` they are scored under the
-    policy that goes on. What a policy drew may have ended early, and a head that stops has one column more.
+    Stored selections all have one configured length: without `may_stop` they are scored under a policy that does not
+    end. Selections that a policy sampled may have ended early; with `may_stop` a head that stops has one more column.
     """
     if not module.head.follows:
         return module.first(encoded)
@@ -134,7 +136,7 @@ def scores_of(module: PointerSelector, encoded: Encoded, selections_BGS: Tensor,
 
 
 def read_table(embeddings: Path, device: torch.device, *, inputs: str = "fused") -> EmbeddingTable:
-    """Return what the selector sees of a split, `[N, D]`; `inputs` is a key of `INPUTS`."""
+    """Return the selector's inputs of a split, `[N, D]`; `inputs` is a key of `INPUTS`."""
     arrays = storage.read_embeddings(embeddings)
     vectors = INPUTS[inputs](arrays["image"], arrays["question"])
     return EmbeddingTable(torch.from_numpy(vectors).to(device))

@@ -2,7 +2,7 @@
 
 Both are plugins: `lever/networks/NAME.py` by `selector.network`, whose `build` returns a
 `PointerSelector` for an `Architecture`, and `lever/heads/NAME.py` by `selector.head` (`lever/heads/protocol.py`).
-Whatever trains or decodes a selector knows neither by name.
+The code that trains or decodes a selector refers to neither by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes and plugins that fix the tensors of a selector."""
+    """Sizes and plugins that determine the tensors of a selector."""
 
     embedding: int  # D, width of the encoder's embeddings
     width: int  # H
@@ -49,12 +49,12 @@ class Encoded(NamedTuple):
 
 
 class PointerSelector(nn.Module):
-    """Scores of a pool. Whatever the plugins, permuting the pool permutes the picks, and greedy k shots are the first k
-    of more shots.
+    """Scores of a pool. For all plugins, permuting the pool permutes the picks, and greedy k shots are the first k of
+    more shots.
     """
 
     PROJECTIONS: tuple[str, ...] = ()
-    """Parts that `freeze_projections` freezes, where there are such."""
+    """Parts that `freeze_projections` freezes, if the network has them."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -62,16 +62,16 @@ class PointerSelector(nn.Module):
 
     @property
     def head(self) -> Head:
-        """Return what scores the pool after some picks."""
+        """Return the head that scores the pool after some picks."""
         return self._head[0]
 
     def _adopt_head(self) -> None:
-        """Make the head's tensors own ones, under the head's names; their order among the others fixes the last bits of
+        """Register the head's tensors under the head's names; their order among the others determines the last bits of
         gradient norms.
         """
         a = self.architecture
         head: Head = plugin("lever/heads", a.head).build(HeadSettings(a.width, a.temperature, a.steps))
-        self._head = (head,)  # as a submodule it would come before the names of its tensors
+        self._head = (head,)  # in a tuple: as a submodule it would prefix the names of its tensors
         for name, part in head.named_children():
             self.add_module(name, part)
         for name, tensor in head.named_parameters(recurse=False):
@@ -87,7 +87,7 @@ class PointerSelector(nn.Module):
 
     @shaped
     def encode(self, query_BD: Tensor, pool_BKD: Tensor) -> Encoded:
-        """Return the vectors of the first pick; dropout, if the module trains, follows the head's publication."""
+        """Return the vectors of the first pick; in training, with dropout as published for the head."""
         query_BH, pool_BKH = self.project(query_BD), self.project(pool_BKD)
         return Encoded(self.as_query(query_BH, pool_BKH), self.as_candidates(pool_BKH))
 
@@ -97,22 +97,22 @@ class PointerSelector(nn.Module):
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
-        """Return examples `[..., D]` as the network compares them: query and candidate alike, each by itself."""
+        """Return examples `[..., D]` in the comparison space: the same map for query and candidate, each on its own."""
 
     @abstractmethod
     def as_query(self, query_BH: Tensor, pool_BKH: Tensor) -> Tensor:
-        """Return the unit vectors `[B, H]` of projected queries that have looked at their projected pools."""
+        """Return the unit vectors `[B, H]` of projected queries, given their projected pools."""
 
     @abstractmethod
     def as_candidates(self, projected: Tensor) -> Tensor:
-        """Return the unit vectors `[..., H]` of projected candidates; each depends on itself alone."""
+        """Return the unit vectors `[..., H]` of projected candidates, each independent of the others."""
 
     def following(self, encoded: Encoded, selections_BGS: Tensor, *, may_stop: bool = False) -> Tensor:
-        """Return the logits `[B, G, S, K]` of each step of given selections, nothing masked that was picked.
+        """Return the logits `[B, G, S, K]` of each step of given selections, without a mask over earlier picks.
 
-        `selections_BGS` are pool positions in 0..K-1. For a head that ranks once all `[K]` of a query are alike, and
-        `first` says the same in less. With `may_stop` a head that stops has one column more, and K in a selection
-        stands for its end.
+        `selections_BGS` are pool positions in 0..K-1. For a head that ranks once, all `[K]` of a query are equal, and
+        `first` computes them faster. With `may_stop` a head that stops has one more column, and K in a selection marks
+        its end.
         """
         v = encoded.candidates
         require_shapes(candidates_BKH=v, selections_BGS=selections_BGS)
@@ -122,15 +122,15 @@ class PointerSelector(nn.Module):
         return self.head.logits(states, v, may_stop=may_stop)
 
     def start(self, encoded: Encoded, group: int) -> State:
-        """Return the head's state before the first pick of so many selections a query."""
+        """Return the head's state before the first pick of `group` selections a query."""
         return self.head.start(encoded.queries[:, None].expand(-1, group, -1))
 
     def outcomes(self, encoded: Encoded) -> int:
-        """Return among how many outcomes a pick is drawn: K, and one more where a selection may end."""
+        """Return the number of outcomes of a pick: K, and one more if a selection may end."""
         return encoded.candidates.shape[1] + self.head.stops
 
     def freeze_projections(self) -> None:
-        """Leave what is no projection trainable only (static head: 263,680 of 525,824 parameters at D = 512)."""
+        """Freeze the projections; the rest still trains (static head: 263,680 of 525,824 parameters at D = 512)."""
         for name in self.PROJECTIONS:
             module = getattr(self, name)
             if module is not None:
@@ -138,19 +138,20 @@ class PointerSelector(nn.Module):
 
 
 def architecture_of(selector: Selector, embedding: int) -> Architecture:
-    """Return the architecture for embeddings of a width."""
+    """Return the architecture for embeddings of this width."""
     return Architecture(embedding=embedding, **selector.model_dump(exclude={"inputs"}))
 
 
 def build_selector(architecture: Architecture) -> PointerSelector:
-    """Return a selector whose weights mean nothing yet: `initialise` or a checkpoint fills them."""
-    with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which nobody may use
+    """Return a selector with arbitrary weights, to be filled by `initialise` or a checkpoint."""
+    with ambient_stream(0, "construction"):  # the library draws weights from the global stream, which must not change
         module: PointerSelector = plugin("lever/networks", architecture.network).build(architecture)
+        # Row-wise products make the vector of an example independent of the rest of its batch.
         return rowwise(module)
 
 
 def initialise(module: PointerSelector, generator: torch.Generator) -> PointerSelector:
-    """Fill the weights from `generator`; the head draws last, so that all other weights do not depend on it."""
+    """Fill the weights from `generator`; the head draws last, so that the other weights do not depend on it."""
     module.initialise(generator)
     module.head.initialise(generator)
     return module

@@ -1,4 +1,4 @@
-"""One epoch of the selector from files to files: how every stage that trains it begins and ends."""
+"""One epoch of the selector from files to files: the common start and end of every training stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lever_pipe.lever.training.loop import Updates, validation_loss
 
 
 class TrainingInputs(NamedTuple):
-    """What the selector sees of all train examples, and the two parts of the RL data."""
+    """The selector's inputs of all train examples, and the two parts of the RL data."""
 
     table: EmbeddingTable
     train: Groups
@@ -40,7 +40,7 @@ def read_training_inputs(
 
 
 class EpochFiles(NamedTuple):
-    """What an epoch reads, and the three files that it writes."""
+    """Input files of an epoch, and its three output files."""
 
     groups: Path
     embeddings: Path
@@ -52,13 +52,14 @@ class EpochFiles(NamedTuple):
 
 
 class SelectorEpoch:
-    """A selector as the epoch before left it, with its data and its optimiser.
+    """A selector as the previous epoch saved it, with its data and its optimiser.
 
-    The optimiser of another objective's epoch is not resumed. Where `settings` say so, projections stay as they are.
+    The optimiser of another objective's epoch is not resumed. With `settings.freeze_projections`, projections are not
+    trained.
 
     Attributes:
         updates: takes the epoch's steps.
-        kl_beta: the weight of the penalty that the epoch before left; None at the first epoch of an objective.
+        kl_beta: the weight of the penalty after the previous epoch; None at the first epoch of an objective.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class SelectorEpoch:
         inputs = config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
         self.module = self._load(files.start)
+        # Frozen before the optimiser is built, which stores moments of trainable parameters only.
         if getattr(settings, "freeze_projections", False):
             self.module.freeze_projections()
         adam = AdamW(self.module, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -80,12 +82,12 @@ class SelectorEpoch:
         self.updates = Updates(self.module, adam, max_gradient_norm=config.max_gradient_norm)
 
     def anchor(self, reference: Path) -> FrozenSelector:
-        """Return the policy that the trained one is held against."""
+        """Return the reference policy of the KL penalty."""
         return FrozenSelector(self._load(reference), self.data.table)
 
     @contextmanager
     def streams(self) -> Iterator[torch.Generator]:
-        """Let dropout draw from this epoch's stream, and give the stream of its order; the objective names both."""
+        """Set the epoch's stream for dropout and yield the stream of its order; both depend on the objective's name."""
         objective, config = self._objective, self._config
         with ambient_stream(config.seed, f"{objective} dropout", config.epoch):
             yield torch_generator(config.seed, objective, config.epoch)
@@ -93,9 +95,9 @@ class SelectorEpoch:
     def finish(
         self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
     ) -> EpochMetrics:
-        """Write the epoch's three files and return its metrics, `more` behind those of the steps.
+        """Write the epoch's three files and return the metrics of its steps, followed by `more`.
 
-        `temperature` is that of `validation_loss`, `kl_beta` the next epoch's weight of the penalty.
+        `temperature` belongs to `validation_loss`, `kl_beta` the weight of the penalty for the next epoch.
         """
         objective, epoch = self._objective, self._config.epoch
         held_out = validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
@@ -113,6 +115,7 @@ class SelectorEpoch:
 
 def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_beta: float) -> None:
     """Write the optimiser's moments by parameter name, with the beta for the next epoch."""
+    # float64, so that an adaptive beta is restored exactly.
     beta = torch.tensor(kl_beta, dtype=torch.float64)
     save_tensors(path, {"kl_beta": beta, **optimiser.state()}, about={"stage": stage, "epoch": epoch})
 
@@ -120,11 +123,11 @@ def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_b
 def resume_optimiser(path: Path, optimiser: AdamW, *, stage: str) -> float | None:
     """Load the moments of the same stage's previous epoch and return its beta.
 
-    A phase starts with a fresh optimiser, as published: a state of another stage is left alone and None returned.
+    A phase starts with a fresh optimiser, as published: a state of another stage is ignored and None returned.
     """
     tensors, about = load_tensors(path)
     if "stage" not in about:
-        found = "a state that tells no stage"
+        found = "a state without a stage"
         raise CheckpointError(f"{path}: expected the optimiser state of a stage", found=found, do="Rerun its rule.")
     if about["stage"] != stage:
         return None

@@ -17,7 +17,7 @@ from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajec
 from lever_pipe.losses.advantages import group_advantages, published_z_scores, top_k_by_reward
 
 BATCH = 256
-"""Queries at one time where nothing is trained; what is said of one does not depend on it."""
+"""Queries at one time outside training; results for a query do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Groups:
         return len(self.queries)
 
     def take(self, rows: Tensor | slice) -> Groups:
-        """Return the groups at `rows`, in that order; at a slice they share its memory."""
+        """Return the groups at `rows`, in that order; a slice shares memory."""
         return Groups(self.queries[rows], self.pools[rows], self.selections[rows], self.rewards[rows], self.valid[rows])
 
     def rows(self, size: int) -> list[slice]:
-        """Return the places of the groups in parts of `size`, the last one shorter."""
+        """Return the slices of the groups in parts of `size`, the last one shorter."""
         return [slice(first, first + size) for first in range(0, len(self), size)]
 
     def to(self, device: torch.device) -> Groups:
@@ -47,7 +47,7 @@ class Groups:
 
 
 class _Scored(NamedTuple):
-    """A query with its pool, and selections out of it with their rewards."""
+    """A query with its pool, and selections from the pool with their rewards."""
 
     query: ExampleId
     pool: Sequence[ExampleId]
@@ -75,8 +75,8 @@ def groups_of_beams(
 ) -> Groups:
     """Return beam data as groups: `rows[i]` was searched in `pools[i]`; a reward is a beam's total probability.
 
-    Selections stand as the beams do, the best one first. `order` gives demonstrations in the order of choice that of
-    the prompt, which is what a selector learns.
+    Selections have the order of the beams, the best one first. `order` maps demonstrations from the order of the search
+    to the order of the prompt, which the selector learns.
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):
@@ -147,6 +147,7 @@ def keep_best(
     groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
 ) -> tuple[Groups, Tensor]:
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
+    # As published, rewards are standardised twice: over all selections, then over the k best.
     z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
     locations, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]

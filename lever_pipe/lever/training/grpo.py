@@ -17,7 +17,7 @@ from lever_pipe.losses.sequence import outcome_log_probs, picked_log_probs
 
 
 def selected_in_epoch(groups: Groups, grpo: Grpo, epoch: int) -> tuple[Groups, Tensor]:
-    """Return the selections that an epoch trains on and their advantages: fewer in the first one."""
+    """Return the selections of an epoch and their advantages; the first epoch uses `top_k_first_epoch`."""
     limits = grpo.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
     return keep_best(groups, grpo.top_k_first_epoch if epoch == 1 else grpo.top_k, **limits)
 
@@ -32,13 +32,14 @@ def grpo_epoch(
     settings: Grpo,
     generator: torch.Generator,
 ) -> float:
-    """Take the steps of one epoch on what `selected_in_epoch` returns; return the penalty's weight after the last.
+    """Take the steps of one epoch on the result of `selected_in_epoch`; return the penalty's weight after the last.
 
-    The trained policy runs without dropout as the reference does: so the ratio is 1 and the penalty 0 before the first
+    Like the reference, the trained policy runs without dropout: so the ratio is 1 and the penalty 0 before the first
     step. `kl_beta` is the weight at that step; with `adaptive_kl` it follows the penalty step by step.
     """
     order = torch.cat(batches(len(selected[0]), settings.batch_queries, generator))
     groups, advantages = selected[0].take(order), selected[1][order]
+    # The reference is fixed, so one pass over the groups serves all steps.
     anchor = reference_log_probs(reference, groups)
     policy = updates.module.eval()
     table = table.projected_by(policy)

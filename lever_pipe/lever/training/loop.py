@@ -1,4 +1,4 @@
-"""What every epoch of the selector does with a loss, and what it logs."""
+"""Optimiser steps and metrics that all epochs of the selector share."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 
 
 class Step(NamedTuple):
-    """The loss of one batch and what is logged of it (means over the batch's queries)."""
+    """The loss of one batch and its metrics (means over the batch's queries)."""
 
     loss: Tensor
     values: dict[str, float]
 
 
 class Updates:
-    """The optimiser steps of an epoch, and the means over its queries of what they log.
+    """The optimiser steps of an epoch, and the means of their metrics over its queries.
 
-    Parameters without a gradient stay as they are; a gradient longer than `max_gradient_norm` is shortened to it.
+    Parameters without a gradient do not change; a gradient longer than `max_gradient_norm` is scaled down to it.
     """
 
     def __init__(self, module: PointerSelector, optimiser: AdamW, *, max_gradient_norm: float) -> None:
@@ -37,7 +37,7 @@ class Updates:
         self._n_queries = 0
 
     def take(self, step: Step, n_queries: int) -> None:
-        """Take one optimiser step down the loss of a batch of so many queries."""
+        """Take one optimiser step on the loss of a batch of `n_queries`."""
         for parameter in self._trainable:
             parameter.grad = None
         step.loss.backward()  # type: ignore[no-untyped-call]
@@ -45,6 +45,7 @@ class Updates:
         norm = nn.utils.clip_grad_norm_(self._trainable, self._max_gradient_norm)
         taken = {"loss": float(step.loss.detach()), "grad_norm": float(norm)}
         location = f"after {self._n_queries} queries of the epoch: "
+        # Checked before the step, so that a NaN never reaches the weights.
         require_finite(taken, where=location, do="Lower the learning rate of the preset, or raise its temperature.")
         self.optimiser.step()
         for name, value in (step.values | taken).items():
@@ -52,12 +53,12 @@ class Updates:
         self._n_queries += n_queries
 
     def means(self) -> dict[str, float]:
-        """Return the means of what the steps so far have logged, each query counting the same."""
+        """Return the means of all metrics of the steps so far, weighted by queries."""
         return {name: total / self._n_queries for name, total in self._totals.items()}
 
 
 def _complete(head: nn.Module) -> None:
-    """Selections of one shot do not reach all of a head: a gradient is then 0, while any other absence is a fault."""
+    """Set missing gradients of the head to 0: one-shot selections do not use all of it; elsewhere they are errors."""
     for parameter in head.parameters():
         if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
@@ -68,21 +69,22 @@ def policy_entropy(scores: Tensor) -> Tensor:
 
     `scores` are `[B, K]`, or `[B, G, S, K]` where they follow the picks.
     """
+    # `entr` is 0 at p = 0, where p ln p would be NaN.
     entropies_B: Tensor = torch.special.entr(first_step_logits(scores).softmax(dim=-1)).sum(dim=-1)
     return entropies_B.mean()
 
 
 def trained_share(module: PointerSelector) -> float:
-    """Return which share of the parameters trains: 0.50146 with frozen projections at D = 512, H = 256."""
+    """Return the trainable share of the parameters: 0.50146 with frozen projections at D = 512, H = 256."""
     sizes = [(p.numel(), p.requires_grad) for p in module.parameters()]
     return sum(n for n, trains in sizes if trains) / sum(n for n, _ in sizes)
 
 
 def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float]:
-    """Return the metrics under their published names, more of them behind the penalty.
+    """Return the metrics under their published names, with `more` after the penalty.
 
-    `kl` is what is penalised: offline the k3 over stored selections, of drawn ones the divergence of whole selections
-    in the form of `kl_form`; `kl_exact` is the divergence per step.
+    `kl` is the penalised divergence: offline the k3 over stored selections, on-policy the divergence of whole
+    selections in the form of `kl_form`; `kl_exact` is the divergence per step.
     """
     penalty = float(terms.penalty.detach())
     return {
@@ -103,9 +105,9 @@ def logged(terms: PolicyTerms, kl_beta: float, **more: float) -> dict[str, float
 def validation_loss(
     module: PointerSelector, table: EmbeddingTable, groups: Groups, *, temperature: float = 1.0
 ) -> float:
-    """Return the published yardstick of both phases: RCE on held-out queries, raw reward, temperature 1.
+    """Return the published validation loss of both phases: RCE on held-out queries, raw reward, temperature 1.
 
-    Supervised learning has its own temperature and groups, of the same unit, nats a selection. A uniform policy over
+    Supervised learning has its own temperature and groups, in the same unit, nats a selection. A uniform policy over
     64 candidates and two picks has ln 64 + ln 63.
     """
     frozen, total = FrozenSelector(module, table), 0.0

@@ -1,4 +1,4 @@
-"""One epoch on groups that the policy itself draws and the LVLM judges."""
+"""One epoch on groups that the policy itself samples and the LVLM scores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lever_pipe.lvlms.protocol import Lvlm
 
 
 class ScoredSelections(NamedTuple):
-    """What the LVLM made of one selection."""
+    """Scores of the LVLM's answer with one selection."""
 
     reward: float
     accuracy: float
@@ -46,24 +46,24 @@ class ScoredSelections(NamedTuple):
 
 
 ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelections]]
-"""Answers selections and rewards the answers: one verdict a selection, in order."""
+"""Answers prompts and rewards the answers: one result for each selection, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledSelections:
-    """B queries with G selections each, and what is known of the moment they were drawn."""
+    """B queries with G selections each, and the state of the policy that sampled them."""
 
     prompts: list[PromptIds]  # B G
-    groups: Groups  # selections [B, G, S], beyond their length padded by further draws, rewards [B, G]
+    groups: Groups  # selections [B, G, S], padded after their length by further samples, rewards [B, G]
     lengths: Tensor  # [B, G] demonstrations in a selection
     taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
     accuracies: Tensor  # [B, G]
-    log_probs: Tensor  # [B, G] under the policy that drew
-    scores: Tensor  # its logits (`EmbeddingTable.scores`), with their gradient: those of the batch's first step
+    log_probs: Tensor  # [B, G] under the sampling policy
+    scores: Tensor  # its logits (`EmbeddingTable.scores`), with their gradient, for the first step on the batch
 
 
 class LvlmBudget(NamedTuple):
-    """A step of an epoch: the policy that drew its batch, and the prompts asked since the epoch began."""
+    """A step of an epoch: the sampled batch, its metrics, and the number of prompts since the epoch began."""
 
     step: int
     prompts: int
@@ -84,11 +84,11 @@ def on_policy_epoch(
     clips: bool,
     generator: torch.Generator,
 ) -> Iterator[LvlmBudget]:
-    """Draw batch by batch, take `settings.updates` steps on each, and yield what its first step was.
+    """Sample batch by batch, take `settings.updates` steps on each, and yield the metrics of its first step.
 
-    A batch is drawn by the policy as the steps before have left it. The stream of draws does not depend on what is
-    learned: runs of several betas share their noise, and as long as their policies agree their prompts. Of `groups`
-    the queries and pools count, not the stored selections; `kl_beta` weighs the divergence from the reference;
+    The policy of the preceding steps samples a batch. The stream of random numbers does not depend on the training:
+    runs of several betas share their noise and, as long as their policies agree, their prompts. Of `groups` only the
+    queries and pools are used, not the stored selections; `kl_beta` weighs the divergence from the reference;
     REINFORCE does not clip the ratio.
     """
     order = batches(len(groups), settings.batch_queries, generator, most=settings.queries)
@@ -101,6 +101,7 @@ def on_policy_epoch(
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         sampled = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
         prompts.update(sampled.prompts)
+        # The first update reuses the sampling policy's logits, so that its ratio is exactly 1.
         batch, scores, advantages = sampled.groups, sampled.scores, advantages_of(sampled.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
@@ -132,10 +133,11 @@ def draw_groups(
     *,
     first: int = 0,
 ) -> SampledSelections:
-    """Return selections drawn from the policy without replacement, with their rewards.
+    """Return selections sampled from the policy without replacement, with their rewards.
 
-    The queries of an epoch take the configured lengths in turn, from the place `first` of this batch on; their order is
-    drawn, so each length is equally likely. A policy that may stop is bounded by it, and pays for each demonstration.
+    The queries of an epoch take the configured lengths in turn, starting at index `first` for this batch. The order of
+    queries is random, so each length is equally likely. For a policy that may stop, the length is an upper bound, and
+    each demonstration has a price.
     """
     device, longest = queries.queries.device, max(settings.shots)
     encoded = table.encoded(policy.eval(), queries)
@@ -157,7 +159,8 @@ def draw_groups(
 
 
 def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
-    """Write what an epoch drew: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
+    """Write the samples of an epoch: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
+    # int16 suffices for pool positions and lengths, and keeps the file small.
     arrays = {
         "queries": torch.cat([batch.groups.queries for batch in sampled]),
         "selections": torch.cat([batch.groups.selections for batch in sampled]).to(torch.int16),
@@ -168,7 +171,7 @@ def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
 
 
 def load_draws(path: Path, train: Groups) -> Groups:
-    """Return what an epoch drew for some of the `train` queries, each out of its pool, in the order of drawing.
+    """Return an epoch's samples for some of the `train` queries, with their pools, in the order of sampling.
 
     Raises:
         RecordError: selections of several lengths, or of another query.
@@ -178,6 +181,7 @@ def load_draws(path: Path, train: Groups) -> Groups:
     if (arrays["lengths"] != selections.shape[2]).any():
         found = str(sorted(set(arrays["lengths"].flatten().tolist())))
         raise RecordError(f"{path}: expected selections of one length", found=found, do="Draw one: on_policy.shots.")
+    # The ids of `train` are ascending (`pad_groups`), so a binary search finds the rows.
     rows = torch.searchsorted(train.queries, queries).clamp(max=len(train) - 1)
     if (train.queries[rows] != queries).any():
         found = str(sorted(set(queries.tolist()) - set(train.queries.tolist()))[:5])
@@ -188,8 +192,8 @@ def load_draws(path: Path, train: Groups) -> Groups:
 
 
 def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[PromptIds]:
-    """Return the query and the train ids of every drawn selection, queries outermost."""
-    positions = selections_BGS.clamp(max=queries.pools.shape[1] - 1)  # behind an end stands no position
+    """Return the query and the train ids of every sampled selection, queries outermost."""
+    positions = selections_BGS.clamp(max=queries.pools.shape[1] - 1)  # the end (K) is not a pool position
     train_ids = queries.pools[:, None].expand(-1, selections_BGS.shape[1], -1).gather(2, positions)
     return [
         (ExampleId(query), tuple(ExampleId(i) for i in ids[:length]))
@@ -207,7 +211,8 @@ def scored_by_lvlm(
     reward: Reward,
     rule: Normalisation = "when_they_disagree",
 ) -> list[ScoredSelections]:
-    """Return reward and VQA accuracy of what the LVLM answers with each selection; equal ones are answered once."""
+    """Return reward and VQA accuracy of the LVLM's answer with each selection; equal prompts are answered once."""
+    # Sorted, so that the order of requests does not depend on the order of sampling.
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
     anywhere = PoolPosition(0)  # the reward does not depend on pool positions
     proposals = [
@@ -222,7 +227,7 @@ def scored_by_lvlm(
 
 
 def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
-    """Return the advantages `[B, G]` of drawn selections, by the configured rule."""
+    """Return the advantages `[B, G]` of sampled selections, by the configured rule."""
     rewards, valid = groups.rewards, groups.valid
     match settings.advantages:
         case "standardised":
@@ -248,9 +253,9 @@ def on_policy_step(
     clip_high: float | None = None,
     kl_form: Literal["exact", KlForm] = "exact",
 ) -> Step:
-    """Return the loss of a drawn batch and what is logged of it, given the logits of policy and anchor."""
+    """Return the loss of a sampled batch and its metrics, given the logits of policy and reference."""
     stops = scores.shape[-1] > batch.pools.shape[1]
-    # A step that is not taken has equal logits on both sides, and so no divergence.
+    # Both sides have equal logits at steps after the end, and so no divergence.
     met = sampled.taken[..., None]
     logits, anchor_logits = (
         masked(all_steps, met.expand_as(all_steps))

@@ -1,4 +1,4 @@
-"""One epoch of imitation: of rewarded selections (RCE), of beam data (SFT), of what the annotations rank first."""
+"""One epoch of imitation: of rewarded selections (RCE), beams (SFT) or the oracle's best candidates (distillation)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def rce_epoch(
     epoch: int,
     generator: torch.Generator,
 ) -> None:
-    """Take the steps of one epoch; temperature and learning rate follow a step's place in the horizon."""
+    """Take the steps of one epoch; temperature and learning rate depend on a step's position in the horizon."""
     module = updates.module.train()
+    # All batches are drawn in advance, because the schedules need the number of steps.
     steps = [rows for _ in range(settings.passes) for rows in batches(len(groups), settings.batch_queries, generator)]
     final = settings.learning_rate * settings.final_learning_rate_share
     for index, rows in enumerate(steps):
@@ -54,7 +55,7 @@ def imitation_step(
     query_weights_B: Tensor | None = None,
     per_pick: bool = False,
 ) -> Step:
-    """Return the RCE loss of a batch and what is logged of it; with `per_pick` in nats a pick, not a selection."""
+    """Return the RCE loss of a batch and its metrics; with `per_pick` in nats a pick, not a selection."""
     scores = table.scores(module, batch)
     log_probs = selection_log_probs(scores, batch.selections, batch.valid)
     terms = rce_terms(
@@ -73,13 +74,13 @@ def imitation_step(
 
 
 def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:
-    """Return where a step stands in the schedule's horizon, in [0, 1]; later epochs stay at 1."""
+    """Return a step's position in the schedule's horizon, in [0, 1]; later epochs have 1."""
     last = horizon_epochs * steps_per_epoch - 1
     return min(1.0, ((epoch - 1) * steps_per_epoch + step) / max(last, 1))
 
 
 def targets_of(groups: Groups, settings: Sft) -> Groups:
-    """Return what is imitated of beam data: all beams, or of each query the first, which is the best."""
+    """Return the imitated part of beam data: all beams, or the first (best) beam of each query."""
     if settings.targets == "beams":
         return groups
     best = {name: getattr(groups, name)[:, :1] for name in ("selections", "rewards", "valid")}
@@ -94,9 +95,9 @@ def sft_epoch(
     epoch: int,
     generator: torch.Generator,
 ) -> None:
-    """Take the steps of one epoch; the learning rate follows a step's place in the horizon.
+    """Take the steps of one epoch; the learning rate depends on a step's position in the horizon.
 
-    The loss is the cross-entropy of each pick among the candidates that are left, mean over picks and queries.
+    The loss is the cross-entropy of each pick among the remaining candidates, mean over picks and queries.
     """
     module = updates.module.train()
     steps = [rows for _ in range(settings.passes) for rows in batches(len(groups), settings.batch_queries, generator)]
@@ -118,13 +119,14 @@ def sft_epoch(
 def oracle_targets(train: Sequence[Example], groups: Groups, rule: Normalisation = "when_they_disagree") -> Tensor:
     """Return the distribution `[B, K]` over each pool that is uniform on its best candidates; a row of zeros if none.
 
-    Best by the query's own annotations, as the baseline `oracle` ranks: this teacher sees what no policy sees.
+    The query's own annotations determine the best, as for the baseline `oracle`: no policy sees the annotations.
     """
     best = [
         best_by_annotations(train[query], [train[i] for i in pool], rule)
         for query, pool in zip(groups.queries.tolist(), groups.pools.tolist(), strict=True)
     ]
     marked_BK = torch.from_numpy(np.stack(best)).to(groups.queries.device, torch.float32)
+    # The clamp keeps rows without any best candidate at zero.
     return marked_BK / marked_BK.sum(dim=1, keepdim=True).clamp(min=1)
 
 
@@ -144,7 +146,7 @@ def distil_epoch(
 
 
 def distil_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, *, targets_BK: Tensor) -> Step:
-    """Return the distance of the first pick from the oracle's, and what is logged of it."""
+    """Return the distance of the first pick from the oracle's distribution, and its metrics."""
     scores = module.train()(table.vectors[batch.queries], table.vectors[batch.pools])
     terms = distillation_terms(scores, targets_BK)
     values = {

@@ -1,1 +1,1 @@
-"""What an LVLM is asked and what it answered: prompts, requests from examples, the ledger of answers."""
+"""Prompts from examples, requests to an LVLM, and the ledger of its answers."""

@@ -1,4 +1,4 @@
-"""An LVLM that remembers: texts to tokens, and the answer ledger."""
+"""An LVLM with a ledger: converts texts to tokens, and stores and reuses answers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load_lvlm(
 
 
 def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runtime: Runtime = Runtime()) -> LedgerLvlm:
-    """Return the model of a local folder; without a ledger it remembers answers in this process only.
+    """Return the model of a local folder; without a ledger it stores answers in this process only.
 
     Raises:
         CheckpointError: a file is missing, or tensors differ from the architecture.
@@ -61,9 +61,9 @@ def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runti
 
 
 class LedgerLvlm:
-    """A family's model that asks nothing twice (`protocol.Lvlm`).
+    """A family's model that computes no answer twice (`protocol.Lvlm`).
 
-    `runtime` names the ledger, and says whether a GPU may answer although it holds many answers of another engine.
+    `runtime` names the ledger, and sets whether a GPU may answer if the ledger has many answers of another engine.
     """
 
     def __init__(self, family: LvlmFamily, settings: AnswerSettings, images: ImageSource, runtime: Runtime) -> None:
@@ -77,11 +77,12 @@ class LedgerLvlm:
         self._ids: dict[str, Answer] = {}
         self._texts: dict[Answer, str] = {}
         special = {str(token) for token in family.tokenizer.added_tokens_decoder.values() if token.special}
+        # Longest first, because one token may be the beginning of another.
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         search = settings.decode
         decode = DecodeOptions(
             eos=_ends_of(family, search.ends),
-            never=(family.image_token,),  # behind a prompt it would stand for an image that nobody has shown
+            never=(family.image_token,),  # in an answer it would be the placeholder of a missing image
             **search.model_dump(exclude={"ends"}),
         )
         self._engine = family.engine(images, settings, decode, runtime.lvlm)
@@ -96,14 +97,14 @@ class LedgerLvlm:
         return {name: counts[name] for name in COUNTERS} | {"seconds": self._seconds}
 
     def run(self, requests: Sequence[LvlmRequest]) -> list[LvlmReply]:
-        """Return one reply a request; what the ledger knows is not computed again.
+        """Return one reply a request; answers in the ledger are not computed again.
 
         Finished prompts reach the ledger chunk by chunk, so a killed run continues where it stopped.
 
         Raises:
-            ConfigError: `kv_tokens` has no room for a prompt, or a GPU would answer again what the ledger holds of
-                another engine of the model.
-            DataError: a prompt with its answer exceeds the model's context, or holds a control token.
+            ConfigError: a prompt exceeds `kv_tokens`, or a GPU would compute again many answers that the ledger has
+                from another engine of the model.
+            DataError: a prompt with its answer exceeds the model's context, or contains a control token.
             ImageError: an image cannot be read.
             CheckpointError: the model gives numbers that are not finite.
         """
@@ -126,9 +127,10 @@ class LedgerLvlm:
         return replies
 
     def _answer(self, missing: list[TokenRequest], keys: dict[TokenPrompt, str]) -> None:
-        """Have the engine answer, and keep each answer as soon as it is there."""
+        """Run the engine, and store each answer as soon as it is available."""
         tiles = rowwise.WORK["tiles"]
         try:
+            # `closing` ends the engine's generator after an error too, so that it frees its stored tokens.
             with Progress(len(missing), "answer prompts") as progress, closing(self._engine.run(missing)) as results:
                 for request, result in results:
                     self.ledger.put(keys[request.prompt], self._to_row(request, result))
@@ -140,15 +142,16 @@ class LedgerLvlm:
         self._requested["products_tiled"] += rowwise.WORK["tiles"] - tiles
 
     def key(self, prompt: TokenPrompt) -> str:
-        """Return the ledger key: everything that an answer depends on, and nothing else."""
+        """Return the ledger key: a digest of exactly the inputs that an answer depends on."""
         digest = hashlib.sha256()
+        # Lengths precede contents, so that different prompts never have the same bytes.
         for segment in prompt.segments:
             digest.update(f"\0{len(segment.ids)}\0{' '.join(segment.images)}\0".encode())
             digest.update(array("q", segment.ids).tobytes())
         return self._engine_digest + digest.hexdigest()[ENGINE_DIGITS:]
 
     def _gap(self, request: TokenRequest, key: str) -> TokenRequest | None:
-        """Return what of a request the ledger does not know."""
+        """Return the part of a request that the ledger lacks."""
         row = self.ledger.get(key) or {}
         scores = row.get("scores", {})
         answers = tuple(answer for answer in request.answers if _name(answer) not in scores)
@@ -190,12 +193,13 @@ class LedgerLvlm:
         return LvlmReply(row["text"], len(row["tokens"]), of_answers)
 
     def tokenize(self, requests: Sequence[LvlmRequest]) -> list[TokenRequest]:
-        """Return requests in tokens; texts that were never met are tokenized in one call."""
+        """Return requests in tokens; new texts are tokenized in one call."""
         rendered = [self.family.render(request.prompt) for request in requests]
         answers = {answer for group in {request.answers for request in requests} for answer in group}
         texts = {segment.text for segments in rendered for segment in segments}
         texts.update(self.family.before_answer + answer for answer in answers)
         if unmet := sorted(texts - self._ids.keys()):
+            # Needed for new texts only: the others were checked before.
             self._require_plain({text for r in requests for text in (*r.prompt.texts, *r.answers)})
             encoded = self.family.tokenizer(unmet, add_special_tokens=False).input_ids
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
@@ -244,7 +248,7 @@ class LedgerLvlm:
 
 
 def _ends_of(family: LvlmFamily, wanted: Sequence[str]) -> tuple[int, ...]:
-    """Return the tokens that end an answer, rising: the end of a turn, and those wanted or else those of the folder."""
+    """Return the tokens that end an answer, ascending: the end of a turn, and the wanted ones or else the folder's."""
     ends = [_token(family, text) for text in wanted] or end_tokens(family.folder)
     return tuple(sorted({family.eos, *ends}))
 
@@ -261,7 +265,7 @@ def _token(family: LvlmFamily, text: str) -> int:
 
 
 def _identity_of(family: LvlmFamily, settings: AnswerSettings, device: str, decode: DecodeOptions) -> dict[str, Any]:
-    """Return all that an answer depends on besides its prompt and the engine's backend."""
+    """Return all inputs of an answer except its prompt and the engine's backend."""
     kind, versions = torch.device(device).type, installed_versions()
     return {
         **family.identity(),

@@ -1,17 +1,17 @@
 """An append-only, content-addressed store of LVLM answers that many jobs may write at once.
 
-A ledger is a folder of JSON-lines files, one file a writer, so no writer ever waits for another and no lock is needed
+A ledger is a folder of JSON-lines files, one for each writer, so no writer ever waits for another and no lock is needed
 on a shared file system. A row is a flat JSON object; mappings inside it (log-probabilities by answer) grow by union.
 
 A line begins with its key and ends in the digest of its own bytes, `..."sha256":"<16 hexadecimal digits>"}`: the
-beginning of the sha256 of all bytes before `,"sha256"`. Whoever reads compares, so an answer that a disk, a copy or an
-editor has changed is never used. The digest has no key: it tells of accidents, not of forgers.
+beginning of the sha256 of all bytes before `,"sha256"`. Readers verify it, so an answer that a disk, a copy or an
+editor has changed is never used. The digest has no secret: it detects corruption, not tampering.
 
-A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. What
-that was stands beside the rows in `engine-<digest>.json`, so that a ledger can tell whose answers it holds.
+A key begins with the digest of the engine that answered (`ENGINE_DIGITS`): model, code, libraries, numeric path. The
+file `engine-<digest>.json` in the same folder describes that engine, so that messages can name its settings.
 
-`ledger_tools.merge` may replace the files by one at any time. Readers and writers bear it without a lock: a reader
-whose file is gone lists the folder again, and a writer whose file is gone goes on in a new one.
+`ledger_tools.merge` may replace the files by a single one at any time. Readers and writers handle it without a lock: a
+reader whose file is gone lists the folder again, and a writer whose file is gone continues in a new one.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from lever_pipe.base.errors import FULL, ConfigError, RecordError
 
 log = logging.getLogger(__name__)
 
-ROWS_PER_CHUNK = 256  # a killed job loses at most these
+ROWS_PER_CHUNK = 256  # a killed job loses at most this many
 LOG_PROB_TOLERANCE = 1e-4  # nats; one prompt in two fp32 batches differs by about 1e-5
 DELETE_LINE = "Delete this line; its prompt is answered again."
-DISPLAY_LIMIT = 200  # characters of a faulty line in a message
-KEY = b'{"key":"'  # begins a line
-DIGEST = b',"sha256":"'  # before a line's digest, which follows in 16 digits
+DISPLAY_LIMIT = 200  # characters of an invalid line in a message
+KEY = b'{"key":"'  # beginning of a line
+DIGEST = b',"sha256":"'  # precedes the 16 digits of a line's digest
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
-MANY = 1000  # answers that a GPU does not make again without confirmation
+MANY = 1000  # number of answers that a GPU does not compute again without confirmation
 END = b'"}\n'
 SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
-GONE = (errno.ENOENT, errno.ESTALE)  # the second: removed by another machine of a network file system
+GONE = (errno.ENOENT, errno.ESTALE)  # the second: another machine removed it on a network file system
 
 Row = dict[str, Any]
 
 
 class Line(NamedTuple):
-    """A whole line and where it stands, counted from 1."""
+    """A whole line with its file and number, counted from 1."""
 
     content: bytes
     path: Path
@@ -60,13 +60,13 @@ class Line(NamedTuple):
 
 
 class Ledger:
-    """Rows by key: lines are read once at the start, each parsed when it is asked for; extended in memory and on disk.
+    """Rows by key: lines are read once at the start and parsed on demand; new rows go to memory and disk.
 
     Args:
-        folder: where the files lie; None keeps the rows in memory only.
+        folder: folder of the files; None keeps the rows in memory only.
 
     Attributes:
-        disagreements: values that two rows of one key state differently. The first one met (files by name, lines in
+        disagreements: number of values that differ between two rows of one key. The first one (files by name, lines in
             order) is kept; values are never averaged.
     """
 
@@ -95,7 +95,7 @@ class Ledger:
         """Return the merged row of `key`, or None.
 
         Raises:
-            RecordError: its line is no JSON object.
+            RecordError: its line is not a JSON object.
         """
         known = self._rows.get(key)
         if isinstance(known, Line):
@@ -104,24 +104,25 @@ class Ledger:
         return known
 
     def rows_by_engine(self) -> Counter[str]:
-        """Return how many rows each engine has answered, by the digest that begins its keys."""
+        """Return the number of rows of each engine, by the digest that begins its keys."""
         return Counter(key[:ENGINE_DIGITS] for key in self)
 
     def put(self, key: str, row: Row) -> None:
-        """Merge a row, which then is the ledger's, into memory and queue it for disk; a full chunk is written at once.
+        """Merge a row into memory and queue it for disk; a full chunk is written at once.
 
-        Where the disk has no room it is written later.
+        The ledger takes ownership of the row. If the disk is full, rows are written later.
         """
         line = sealed_line(key, json.dumps(row, separators=(",", ":"), allow_nan=False))
         if self._merge(key, row) and self.folder is not None:
             self._pending.append(line)
+            # A multiple, because rows stay queued on a full disk: retry once a chunk, not for every row.
             if len(self._pending) % ROWS_PER_CHUNK == 0:
                 self.flush()
 
     def flush(self) -> None:
         """Append all queued rows to this writer's file and force them to disk.
 
-        Where the disk has no room they stay queued, which is said once: who asked has them in memory.
+        If the disk is full they stay queued, with one warning: the caller has the answers in memory.
 
         Raises:
             OSError: the rows cannot be written. They stay queued.
@@ -139,19 +140,19 @@ class Ledger:
         if not self._pending or self.folder is None:
             return
         content = b"".join(self._pending)
-        # A write that fails may leave a torn line, which must stay the last of its file: hence forget the file first.
+        # A failed write may leave a torn line, which must stay the last of its file: so stop using that file first.
         path, self._path = self._path, None
         retained = path is not None and _append(path, content, mode="r+b")
         while not retained:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # A name that no other writer uses, now or later: it stands for one content, whoever has read it.
+            # A name that no other writer uses, now or later, because readers identify content by name.
             path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             retained = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
 
     def _merge(self, key: str, row: Row) -> bool:
-        """Return whether the row said anything that was not known."""
+        """Return whether the row added information."""
         known = self.get(key)
         if known is None:
             self._rows[key] = row
@@ -168,6 +169,7 @@ class Ledger:
             _require_whole(line, path, number)
             start = line[len(KEY) :].partition(b'"')[0] if line.startswith(KEY) else b""
             key = start.decode(errors="replace")
+            # Parsed on demand, except where several rows of a key must be merged.
             if key and key not in self._rows:
                 self._rows[key] = Line(line, path, number)
             else:
@@ -177,7 +179,7 @@ class Ledger:
 def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
     """Yield every file of a ledger with its content, by name.
 
-    A merge may take a listed file away before it is read. Its rows are in another file then, so the folder is listed
+    A merge may remove a listed file before it is read. Its rows are then in another file, so the folder is listed
     again.
     """
     read: set[tuple[Path, int]] = set()
@@ -188,12 +190,12 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
         for path in sorted(folder.glob("*.jsonl")):
             try:
                 with path.open("rb") as handle:
-                    identity = path, os.fstat(handle.fileno()).st_ino  # a name may have got another content
+                    identity = path, os.fstat(handle.fileno()).st_ino  # the same name may have new content
                     content = b"" if identity in read else handle.read()
             except OSError as error:
                 if error.errno not in GONE:
                     raise
-                complete &= path in gone  # listed again without being there: a broken link, or an old listing
+                complete &= path in gone  # listed twice but absent: a broken link, or an outdated listing
                 gone.add(path)
                 continue
             if identity not in read:
@@ -202,16 +204,16 @@ def read_files(folder: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 def engines_of(folder: Path | None) -> dict[str, dict[str, Any]]:
-    """Return what the engines of a ledger are, as far as files tell; a ledger of earlier keys tells of none."""
+    """Return the descriptions of a ledger's engines from its files; ledgers with keys of older versions have none."""
     engines = {}
     for path in sorted(folder.glob("engine-*.json")) if folder is not None else ():
-        with suppress(OSError, ValueError):  # a description decides nothing but what a message says
+        with suppress(OSError, ValueError):  # a description affects messages only
             engines[path.stem.removeprefix("engine-")] = dict(json.loads(path.read_bytes()))
     return engines
 
 
 def register(folder: Path, digest: str, identity: Mapping[str, Any]) -> None:
-    """Say what an engine is, for those who read a ledger later; not where the disk has no room."""
+    """Write the description of an engine for later readers of a ledger; skip it if the disk is full."""
     path = folder / f"engine-{digest}.json"
     if not path.exists():
         try:
@@ -229,10 +231,10 @@ def sealed_line(key: str, row: str) -> bytes:
 
 
 def parse_row(line: bytes, path: Path, number: int) -> tuple[str, Row]:
-    """Return the key and the row of a line, which stands in a file at a place counted from 1.
+    """Return the key and the row of a line; `path` and `number` (from 1) are its location.
 
     Raises:
-        RecordError: the line was changed since it was written, or is no JSON object with a key.
+        RecordError: the line was changed since it was written, or is not a JSON object with a key.
     """
     _require_whole(line, path, number)
     return _parsed(line, path, number)
@@ -251,10 +253,10 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[str, Row]:
 
 
 def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
-    """Append to this writer's own file; return False if the content may be where no reader finds it.
+    """Append to this writer's own file; return False if readers may not find the content.
 
     The file is opened anew for each chunk, so a merge on another machine shows as a missing file. A merge moves a file
-    aside and then compares its size: it sees these bytes, or it moved the file before the last look below.
+    away and then compares its size: either it sees these bytes, or it moved the file before the final check here.
     """
     try:
         with atomic.blamed_on(path, path), path.open(mode) as handle:
@@ -271,9 +273,9 @@ def _append(path: Path, content: bytes, *, mode: Literal["xb", "r+b"]) -> bool:
 
 
 def union(known: Row, row: Row) -> tuple[bool, int]:
-    """Merge a row into a known one; return whether it said anything that was not known, and how many values disagree.
+    """Merge a row into a known one; return whether it added information, and the number of values that disagree.
 
-    Mappings inside a row grow by union; of two different values the first stays.
+    Mappings inside a row grow by union; of two different values the first is kept.
     """
     is_news, disagreements = False, 0
     for name, value in row.items():
@@ -292,7 +294,7 @@ def _digest_of(content: bytes) -> bytes:
 
 
 def _require_whole(line: bytes, path: Path, number: int) -> None:
-    """Refuse a line that was changed since it was written, or that states no digest."""
+    """Refuse a line that was changed since it was written, or that has no digest."""
     if line[-SEAL_LENGTH:] != DIGEST + _digest_of(line[:-SEAL_LENGTH]) + END:
         raise RecordError(
             f"{path}:{number}: expected a ledger row with the digest of its content",
@@ -316,27 +318,27 @@ def _agree(one: Any, other: Any) -> bool:
 def require_confirmation(
     ledger: Ledger, digest: str, identity: Mapping[str, Any], n_missing: int, *, ask_again: bool
 ) -> None:
-    """Tell, before an engine's first answer, what the ledger holds of other engines of its model.
+    """Report, before an engine's first answer, the ledger's answers of other engines of the same model.
 
     Args:
-        ledger: all rows, whoever answered.
+        ledger: rows of all engines.
         digest: this engine's.
-        identity: what this engine is; `weights` names the model.
-        n_missing: prompts that are to be asked.
-        ask_again: whether they may be, whatever they cost.
+        identity: description of this engine; `weights` identifies the model.
+        n_missing: number of prompts to answer.
+        ask_again: whether to answer them at any cost.
 
     Raises:
-        ConfigError: many answers are there, this engine runs on a GPU, and `ask_again` is false.
+        ConfigError: the ledger has many answers, this engine runs on a GPU, and `ask_again` is false.
     """
     counts, engines = ledger.rows_by_engine(), engines_of(ledger.folder)
     if counts[digest]:
         return
-    # Without a description nobody knows whose they are: they may be this model's.
+    # Rows of an engine without a description may belong to this model, so they count.
     others = {key: n for key, n in counts.items() if engines.get(key, identity).get("weights") == identity["weights"]}
     if not others:
         return
     held, nearest = sum(others.values()), engines.get(max(others, key=lambda key: others[key]))
-    why = "nothing tells which engine gave them"
+    why = "no record of their engine"
     if nearest:
         differing = [name for name in identity if nearest.get(name) != identity[name]]
         why = "; ".join(f"{name}: {nearest.get(name)}, here {identity[name]}" for name in differing)

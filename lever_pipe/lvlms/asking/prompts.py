@@ -1,8 +1,8 @@
-"""A question with its demonstrations as turns of texts and images.
+"""Prompts as turns of texts and images: a question with its demonstrations.
 
-A prompt is neutral: it names no token of any model. A family makes of it a text in segments, each of which begins or
-ends at a special token, over which a tokenizer never merges; so segments may be tokenized one by one and shared between
-prompts.
+A prompt is independent of the model and contains no special tokens. A family converts it to text segments, each of
+which begins or ends at a special token. Tokenizers never merge across special tokens, so segments may be tokenized
+separately and shared between prompts.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Part = str | ImagePart
 
 @dataclass(frozen=True)
 class Turn:
-    """What one side says, or goes on to say: texts and images in order."""
+    """A turn, or the continuation of a turn, of one role: texts and images in order."""
 
     role: Role
     parts: tuple[Part, ...]
 
 
 Block = tuple[Turn, ...]
-"""Turns that prompts share as a whole: what is said at first, a demonstration, what is asked."""
+"""Turns that prompts share as a unit: the opening, a demonstration, or the query."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Blocks in order, ending where the assistant answers; a turn of the role of the one before goes on in it.
+    """Blocks in order, up to the assistant's answer; a turn of the same role as the preceding one continues it.
 
     Attributes:
         blocks: none of them empty.
-        default_system: whether a template may put its own system turn before a prompt that has none.
+        default_system: whether a template may add its own system turn to a prompt that has none.
     """
 
     blocks: tuple[Block, ...]
@@ -54,13 +54,13 @@ class Prompt:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Return whole turns, no two neighbours of one role."""
+        """Return merged turns, so that neighbours have different roles."""
         by_role = groupby((turn for block in self.blocks for turn in block), key=lambda turn: turn.role)
         return tuple(Turn(role, tuple(part for turn in turns for part in turn.parts)) for role, turns in by_role)
 
     @property
     def system(self) -> str | None:
-        """Return the system text: empty for no system turn, None for the template's own."""
+        """Return the system text: empty for no system turn, None for the template's default."""
         opening = self.turns[0]
         if opening.role == "system":
             return "".join(map(str, opening.parts))
@@ -68,7 +68,7 @@ class Prompt:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Return the image digests in the order in which the prompt shows them."""
+        """Return the image digests in the order of the prompt."""
         parts = (part for block in self.blocks for turn in block for part in turn.parts)
         return tuple(part.digest for part in parts if isinstance(part, ImagePart))
 
@@ -78,12 +78,12 @@ class Prompt:
         return tuple(p for block in self.blocks for turn in block for p in turn.parts if isinstance(p, str))
 
     def messages(self) -> list[dict[str, Any]]:
-        """Return the turns as a model folder's own chat template takes them."""
+        """Return the turns in the format of a model folder's own chat template."""
         return [{"role": turn.role, "content": list(map(_content, turn.parts))} for turn in self.turns]
 
 
 def of_system(system: str | None) -> tuple[str, str]:
-    """Return what a system text expects of a chat template, and the remedy where a template fails at it."""
+    """Return the requirement of a system text on a chat template, and the remedy if a template does not meet it."""
     if system:
         do = 'Set lvlm.prompt.system: "" and put the text into lvlm.prompt.query, or name another model.'
         return "a chat template that writes the system text of lvlm.prompt.system", do
@@ -97,25 +97,25 @@ def _content(part: Part) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TextSegment:
-    """A run of the prompt that begins at a special token or behind one; a digest for each image placeholder in it."""
+    """A run of the prompt that begins at a special token or after one; a digest for each image placeholder in it."""
 
     text: str
     images: tuple[str, ...] = ()
 
 
 class Wording:
-    """How examples become turns in the configured style; each becomes a block once in a role.
+    """Converts examples to turns in the configured style; each example's block is built once for each role.
 
     The layout `single_turn` puts all images and texts into one user turn and words a demonstration by `demonstration`;
-    `turns` gives each demonstration a user turn worded by `query` and an assistant turn that holds the answer alone.
+    `turns` gives each demonstration a user turn worded by `query` and an assistant turn that contains only the answer.
     """
 
     def __init__(self, style: PromptSettings) -> None:
         self._style = style
-        self._blocks: dict[tuple[bool, str, str, str], Block] = {}  # by all that a block is made of
+        self._blocks: dict[tuple[bool, str, str, str], Block] = {}  # by all inputs of a block
 
     def prompt(self, query: Example, demonstrations: Iterable[Example]) -> Prompt:
-        """Return the prompt that shows `demonstrations` in order, the first farthest from `query`, and asks that."""
+        """Return the prompt with `demonstrations` in order, the first one farthest from `query`, then the query."""
         opening: tuple[Block, ...] = ((Turn("system", (self._style.system,)),),) if self._style.system else ()
         example_blocks = (self._block(example, is_query=False) for example in demonstrations)
         blocks = (*opening, *example_blocks, self._block(query, is_query=True))
