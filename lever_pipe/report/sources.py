@@ -111,7 +111,7 @@ parameters = Lines(
     has_means=True,
 )
 costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
-"""Prompts that an epoch has learned from: its own, and the sum with its base's."""
+"""Prompts that an epoch has learned from: its own, and all including the RL data's."""
 selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}"})
 """Agreement of demonstrations with their queries, by rank."""
 copying = Lines("{group}", {"copying.{measure}": "value"})
