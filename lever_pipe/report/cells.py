@@ -176,6 +176,7 @@ def average(cells: Sequence[Estimate | None], digits: int | None = None) -> Esti
     numbers = [cell for cell in cells if cell is not None]
     if not numbers or len(numbers) < len(cells):
         return None
+    # fsum rounds only once, so the mean does not depend on the order of the cells.
     value = math.fsum(cell.value for cell in numbers) / len(numbers)
     return derived(value, numbers[0].digits if digits is None else digits, numbers, "mean")
 
@@ -210,9 +211,11 @@ class EvidenceLedger:
 
     def _noted(self, cell: Estimate, subject: str, metric: str) -> Estimate:
         if cell.source:
+            # Raises if the row is missing.
             self.evidence.at(cell.source)
             return replace(cell, line=self.evidence.line(cell.source))
         keys = source_keys(cell)
+        # Raises if an operand is missing.
         for key in keys:
             self.evidence.at(key)
         row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(keys))

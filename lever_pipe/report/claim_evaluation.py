@@ -303,6 +303,7 @@ def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[floa
     return [left.value - right.value for left, right in pair]
 
 
+# Cached, because each length simulates 200,000 pairs of curves.
 @cache
 def flat_curves(n: int) -> FlatNoise:
     """Return simulated curves that vary only by the noise of a published evaluation."""
@@ -316,6 +317,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
     locations = [steps.index(step) for step in inside]
     match name:
         case "mean":
+            # The noise comes from all steps: the phases of some claims have only two or three.
             error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
             p = float(2 * scipy.special.stdtr(len(steps) - 1, -abs(gap) / error))
             return Check(gap, float(scipy.special.stdtrit(len(steps) - 1, 0.975)) * error, p)
@@ -480,6 +482,7 @@ def _lineage(claim: Claim, context: ReportContext, run: Run, *, is_ours: bool) -
         return context.lineages.get(context.grpo(float(run), EPOCH), {})
     keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
     fields = next((context.lineages[key] for key in keys if key in context.lineages), {})
+    # An unknown value is not a difference.
     return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 

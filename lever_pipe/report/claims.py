@@ -123,6 +123,7 @@ class Claim(Section):
     @field_validator("left", "right", "measure", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
+        # In YAML, a single value needs no list.
         return value if isinstance(value, list | tuple) else (value,)
 
     @property

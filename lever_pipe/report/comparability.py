@@ -162,6 +162,7 @@ def _marked(table: Table, groups: Differences) -> Table:
         is_published = group.startswith(PUBLISHED)
         values = () if is_published else tuple(fields.values())  # the table of the configuration has their values
         holders.setdefault((is_published, tuple(fields), values), []).append(group)
+    # The 53rd footnote is `aa`.
     letters = [ascii_letters[i % len(ascii_letters)] * (1 + i // len(ascii_letters)) for i in range(len(holders))]
     marked = list(zip(letters, holders.values(), strict=True))
     marks = ["".join(mark for mark, who in marked if {*policies} & {*who}) for policies in table.policies]

@@ -85,6 +85,7 @@ def contents_of(context: ReportContext) -> Contents:
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
     facts = {section: make(context) or {} for section, make in FACTS.items()}
+    # A section without any fact has no sentences.
     sentence_facts = {
         name: ledger.note(fact, f"section/{name}", "facts") for name, fact in facts.items() if any(fact.values())
     }

@@ -91,6 +91,7 @@ class EvidenceRow(NamedTuple):
     @property
     def key(self) -> str:
         """Return the reference to this row, such as `lever:baseline/random:accuracy:samples=800:shots=1`."""
+        # Fields 5 to 11 are CONDITIONS, in the same order.
         rest = [f"{name}={text}" for name, text in zip(CONDITIONS, self[5:12], strict=True) if text]
         against = f" - {self.against}" if self.against else ""
         return ":".join([self.study, f"{self.subject}{against}", self.metric, *rest])
@@ -127,6 +128,7 @@ class Evidence:
         """
         self._by_key: dict[str, EvidenceRow] = {}
         self._lines: dict[str, int] = {}
+        # Indexed by metric, with and without subject, so that a lookup does not scan all rows.
         self._by_location: dict[tuple[str, str | None], list[EvidenceRow]] = {}
         self.add(rows)
 
@@ -206,6 +208,7 @@ def write_evidence(path: Path, rows: Iterable[EvidenceRow]) -> None:
 
 def evidence_text(rows: Iterable[EvidenceRow]) -> str:
     """Return rows as CSV without a header."""
+    # A count of 0 is an empty cell; `_parsed` reads it as 0.
     lines = ([cell if isinstance(cell, float) else cell or "" for cell in row] for row in rows)
     return csv_text((), ((*line, *described(str(line[1]))) for line in lines))
 
@@ -220,6 +223,7 @@ def read_evidence(path: Path) -> list[EvidenceRow]:
     return [_parsed(path, number, line[:width]) for number, line in enumerate(lines[1:], start=2)]
 
 
+# Cached, because many rows share a subject.
 @cache
 def described(subject: str) -> tuple[str, ...]:
     """Return stage, preset, base, beta, seed and epoch of a policy's name; empty texts for another subject."""

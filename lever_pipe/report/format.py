@@ -15,7 +15,9 @@ def number_text(value: float, digits: int, *, sign: bool = False) -> str:
     """Return a number with `digits` decimals, halves away from zero; binary rounding would print halves at random."""
     if math.isinf(value):
         return "∞"
+    # Twelve decimals first, so that a binary 0.285 is a half and not slightly less.
     rounded = Decimal(f"{value:.12f}").quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    # `abs` avoids a negative zero.
     text = f"{abs(rounded) if rounded.is_zero() else rounded:f}"
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 

@@ -191,6 +191,7 @@ def of_answers(manifest: Manifest) -> dict[str, str]:
 
 def of_scores(manifest: Manifest) -> dict[str, str]:
     """Return the fields of the scores of a batch."""
+    # Each batch scores other policies, which is no difference between them.
     config = {name: value for name, value in manifest.config.items() if name != "policies"}
     return {
         "questions": manifest.inputs["eval_examples"][:DIGEST],
@@ -215,6 +216,7 @@ def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
+    # A digest, because the templates are too long for a table.
     templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
     return {
         "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",

@@ -20,6 +20,7 @@ def decimal(value: float) -> str:
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     """Return a header, if there are columns, and the lines as CSV; floats as in `decimal`, None as an empty field."""
     buffer = io.StringIO()
+    # The csv module would end lines with a carriage return, too.
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([columns] if columns else [])
     writer.writerows([decimal(cell) if isinstance(cell, float) else cell for cell in line] for line in lines)

@@ -30,6 +30,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
         key: {"Setting": code(key), **{code(name): _value(values.get(key)) for name, values in settings.items()}}
         for key in keys
     }
+    # With a single preset nothing differs, so its network is shown instead.
     lines = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
     sizes = {row.subject.split("/")[0]: row for row in context.evidence.where(metric="n_parameters", study="lever")}
     counts = {code(name): level(sizes.get(f"preset~{name}"), 0, interval=False) for name in settings}

@@ -22,6 +22,7 @@ LEVER, INTENTION = "lever", "intention"
 TESTED = ("p", "p_holm", "detectable")
 COUNTS = {"n": ("n_questions", "n_tasks", "n"), "runs": ("n_runs", "n_seeds")}
 """Columns of a file with counts, by field of a row."""
+# A label may also contain the value stored in the checkpoint: `0.15(stored 0.1)`.
 BETA_LABEL = re.compile(r"(?P<beta>\d+(?:\.\d+)?)(?:\(stored \d+(?:\.\d+)?\))?")
 PUBLISHED_METRICS = {
     "vqa_acc_pct": "accuracy",
@@ -81,6 +82,7 @@ class Lines:
 
 def trained(line: Line) -> str:
     """Return the name of the policy in the columns of a training file."""
+    # Training files record on-policy GRPO as stage `grpo` in another mode.
     kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
     base, seed, epoch = (int(line[name]) if line[name] else None for name in ("base_rce_epoch", "seed", "epoch"))
     beta = float(line["kl_beta"]) if line["kl_beta"] else None
@@ -144,6 +146,7 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
 
     `accuracy.left` and `accuracy.right` cover only the compared runs, so that they subtract to the difference.
     """
+    # Interval and tests of a comparison do not apply to the accuracy of one side.
     plain: dict[str, Any] = dict.fromkeys(("low", "high", *TESTED), NAN) | {"how": "runs compared"}
     for source, line in _lines(path):
         for row in _differences.rows(source, line):
@@ -168,6 +171,7 @@ def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceR
         pairs = [(name, value, str(path)) for name, value in _flat(json.loads(path.read_text(encoding="utf-8")))]
     for name, value, source in pairs:
         number = _number(value)
+        # A text has no value, so it is stored as printed.
         printed = str(value) if math.isnan(number) else ""
         yield EvidenceRow(study, subject, name, number, printed=printed, source=source)
 
@@ -249,6 +253,7 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         if row.key in keys:
             continue
         keys.add(row.key)
+        # The epoch of a published minimum gets its own row.
         if epoch == "minimum" and line["epoch"].isdigit():
             minimum: dict[str, Any] = {"value": float(line["epoch"]), "printed": line["epoch"], "source": source}
             yield row._replace(at="minimum epoch", **minimum)
@@ -260,6 +265,7 @@ def published_agents(path: Path) -> Iterator[EvidenceRow]:
     """Yield the numbers that documents 003 and 004 print for their two runs; a text has no value."""
     keys: set[tuple[str, ...]] = set()
     for source, line in _lines(path):
+        # The file's name starts with the document's number.
         subject, quoted = f"published/{line['run']}" if line["run"] else "published", line["source_file"][:3]
         key = (subject, line["metric"], line["step"], quoted)
         if key not in keys:

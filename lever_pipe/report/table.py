@@ -175,6 +175,7 @@ def as_latex(table: Table, translator: Translator) -> str:
     """Return a table as LaTeX with the rules of package `booktabs`; cells are as on the page."""
     columns = "".join("r" if columns_here.startswith("number") else "l" for columns_here in table.columns.values())
     caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
+    # `_texts` has already escaped the cells.
     body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(
         index=False, escape=False, column_format=columns, caption=caption, label=label
     )
@@ -188,6 +189,7 @@ def as_markdown(table: Table, translator: Translator) -> str:
     """Return a table as Markdown; cells are as on the page."""
     align = ["right" if columns.startswith("number") else "left" for columns in table.columns.values()]
     frame = _texts(table, translator, _markdown, "<sup>{}</sup>")
+    # Without `disable_numparse`, tabulate would reformat numbers.
     body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
     notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, translator)]
     return "\n\n".join([f"**{_markdown(translator.text(table.title))}**", body, *notes]) + "\n"
@@ -196,6 +198,7 @@ def as_markdown(table: Table, translator: Translator) -> str:
 def _texts(table: Table, translator: Translator, escape: Callable[[str], str], superscript: str) -> pd.DataFrame:
     """Return a table's escaped texts; the first cell of a row includes the marks of its footnotes."""
     lines = [[escape(translator.text(cell)) or ABSENT for cell in row.values()] for row in table.rows]
+    # Not strict: a table without footnotes has no marks.
     for line, mark in zip(lines, table.marks, strict=False):
         line[0] += superscript.format(mark) if mark else ""
     return pd.DataFrame(lines, columns=[escape(translator.text(head)) for head in table.heads])

@@ -58,6 +58,7 @@ def _summary(context: ReportContext) -> Summary:
 
 def _with_kl(view: AgentView) -> list[AgentArm]:
     """Return the arms with more KL than the reference arm and a common seed, by their coefficient."""
+    # Without the reference arm, no arm can be stronger.
     least = next((arm.kl for arm in view.arms if arm.name == view.reference), math.inf)
     stronger = [arm for arm in view.arms if arm.kl > least and view.common(arm.name, view.reference)]
     return sorted(stronger, key=lambda arm: arm.kl)
@@ -69,6 +70,7 @@ def _chosen(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
     pure = [arm for arm in arms if arm.model_dump(exclude=KL_ALONE) == reference.model_dump(exclude=KL_ALONE)]
     published = [arm for arm in arms if arm.name == view.config.document_arm]
     same = [arm for arm in pure if any(arm.kl == other.kl for other in published)]
+    # `arms` are in ascending order of KL.
     strongest = (pure or list(arms))[-1:]
     return list({arm.name: arm for arm in (*published, *same, *strongest)}.values())
 
@@ -85,6 +87,7 @@ def is_published_comparison(reference: AgentArm, arm: AgentArm) -> bool:
 
 def _published_settings(arm: AgentArm) -> dict[str, Any]:
     """Return the settings of an arm that the documents state."""
+    # Only the presence of a warm-up is published.
     settings = arm.model_dump(exclude=UNPUBLISHED | {"schedule": {"warmup_steps"}})
     return settings | {"has_warmup": arm.schedule.warmup_steps > 0}
 

@@ -140,6 +140,7 @@ def _rewards(view: AgentView) -> Iterator[Row]:
     for step in {step for curve in (*printed, *estimated) for step in curve}:
         sides = [_printed(curve.get(step), guess.get(step)) for curve, guess in zip(printed, estimated, strict=True)]
         change = gap(differences.get(step), REWARD_DIGITS)
+        # Without the printed text, the number shows its sign.
         signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in curve for curve in estimated)
         published[step] = (

@@ -71,6 +71,7 @@ def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
                 _pair(panel, location.value, rows, style.series_style(index), arm)
         style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
+    # Plain numbers instead of powers of ten.
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
     axes[0].xaxis.set_minor_formatter(ScalarFormatter())
     axes[0].tick_params(axis="x", which="both", labelsize=8.5, labelrotation=45)

@@ -238,6 +238,7 @@ def _paired(
     name: str,
     offset: float,
 ) -> None:
+    # Every line starts at the RCE base.
     gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
     points = {location: values for location, values in gains.items() if values}
     style.line(

@@ -50,6 +50,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9.0,
+    # A fixed salt, because matplotlib otherwise makes random ids.
     "svg.hashsalt": "lever-pipe",
     "svg.fonttype": "none",
 }
@@ -91,6 +92,7 @@ def styled() -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         # SVG files contain text, not outlines: the reader's fonts, which include Chinese ones, draw it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # The user's own matplotlibrc must not change figures.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         yield

@@ -112,6 +112,7 @@ def compare_cells(
         evaluated = [(cell, path) for cell, path in zip(config.evaluated, paths, strict=True) if cell.data == data]
         names = [f"sampler~{cell.sampler}/lvlm~{cell.lvlm}/{cell.policy}" for cell, _ in evaluated]
         policies, files = [cell.policy for cell, _ in evaluated], [path for _, path in evaluated]
+        # All cells of a data set must have the questions of its first cell.
         questions = list(read_scores(files[0])[policies[0]].index)
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")

@@ -56,6 +56,7 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         for axes, (panel, rows) in zip(stacked, panels.items(), strict=True):
             _panel(axes, rows, series_styles)
             axes.set_title(panel)
+            # A shared x axis would hide the tick labels of all but the last panel.
             axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
         legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]

@@ -133,6 +133,7 @@ def best_by_budget(cells: pd.DataFrame) -> Table:
     is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
     lines = list[Row]()
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
+        # A stable sort, so that ties keep the order of the leaderboard.
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
             within = ordered[ordered["training_prompts"] <= budget]

@@ -31,7 +31,7 @@ N_TASKS, N_SAMPLES = "n_tasks", "n_samples"
 TASKS_LOST = "tasks_lost"
 """Tasks of an evaluation without a sound episode; `n_tasks` excludes them."""
 CEILING = "ceiling"
-"""Mean over an evaluation's tasks of the reward for one detail per question."""
+"""Mean over an evaluation's tasks of the reward of an episode that asks for one detail per question."""
 TRAIN, VAL, TEST = "train", "val", "test"
 GREEDY, SAMPLED = "greedy", "sampled"
 MODES = (GREEDY, SAMPLED)
@@ -113,6 +113,7 @@ def read_columns(path: Path, names: Sequence[str]) -> pd.DataFrame:
         RecordError: a missing file or column, or a malformed number.
     """
     try:
+        # Empty texts must not become NaN.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.") from None

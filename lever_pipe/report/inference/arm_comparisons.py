@@ -118,6 +118,7 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
     if np.isnan(low):
         return Difference(mean, low, high, np.nan, np.nan, "", *levels)
     t_95, t_80 = scipy.special.stdtrit(n - 1, (0.975, 0.8))
+    # Half an interval is t_95 standard errors, and the difference with 80 % power is t_95 + t_80 of them.
     return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + t_80 / t_95)), STUDENT, *levels)
 
 

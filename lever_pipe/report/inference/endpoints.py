@@ -69,7 +69,7 @@ class Context(NamedTuple):
     evaluation: AgentEvaluation
     draws: Draws
     served: Mapping[str, EvaluatedEpisodes] = {}
-    """By served agent: its episodes, together with those of all other policies that are not served."""
+    """By served agent: its episodes, together with the episodes of all policies that are not served."""
 
     @property
     def modes(self) -> list[str]:
@@ -110,6 +110,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         }
         intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
         for (location, block), interval in zip(blocks.items(), intervals, strict=True):
+            # Shares are bounded in `means`, rewards by the ceiling of their tasks.
             if metric == REWARD:
                 least, ceiling = min(float(values.min()) for values in block), over_tasks[location][0].ceiling
                 interval = within_ceiling(interval, least, ceiling)

@@ -207,6 +207,7 @@ class Family(NamedTuple):
     """Left and right, from the preset's groups and the baselines."""
 
 
+# Lambdas, because the functions are defined below.
 FAMILIES: Sequence[Family] = (
     # does GRPO help, does its KL_BETA matter, do on-policy samples matter
     Family("grpo-over-betas", "primary", lambda arm, _: _against_base(arm, arm.over_betas("grpo"))),

@@ -51,6 +51,7 @@ def plot(summary: Summary, translator: Translator) -> Markup:
         parts += _row(row, label, axis, 6 + (i + 0.5) * step, translator)
     middle = (axis.left + WIDTH - PAD) / 2
     if summary.axis is not None:
+        # A long title must not leave the drawing.
         where = min(middle, WIDTH - PAD - _width(translator.text(summary.axis)) * 0.46)
         parts.append(_text(where, PLOT_HEIGHT + 38, translator.text(summary.axis), "soft middle"))
     parts += _keys(summary, translator) if has_keys else []
@@ -115,4 +116,5 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _width(text: str) -> float:
+    # CJK characters are full-width.
     return sum(WIDE_CHARACTER if ord(c) > 0x2E80 else CHARACTER for c in text)

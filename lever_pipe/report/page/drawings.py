@@ -94,10 +94,12 @@ class _Writer:
         attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
         inner = "".join(self.write(child) + _text(child.tail) for child in element)
         text = _text(element.text)
+        # Empty groups would only make the page larger.
         return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
 
     def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
         attrs = element.attrib
+        # Only ids with a reference are kept.
         if attrs.get("id") in self.used:
             yield "id", f"{self.name}--{attrs['id']}"
         href = attrs.get(f"{XLINK}href") or attrs.get("href")

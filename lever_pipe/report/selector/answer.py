@@ -228,6 +228,7 @@ def _spread(context: ReportContext, mode: Mode, rows: dict[float, EvidenceRow]) 
     values = [row.value for row in present.values()]
     apart = [beta for beta, row in rows.items() if is_separated(row)]
     farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
+    # Levels that print equal share the highest place.
     highest = [beta for beta, row in present.items() if not round(max(values) - row.value, 2)] or [min(mode.groups)]
     return {
         "mode": mode.name,

@@ -170,6 +170,7 @@ def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     if not by_shots:
         return None
     best = max(by_shots, key=lambda shots: (by_shots[shots].value, -shots))
+    # Values that print equal are ties.
     tied = [shots for shots, cell in by_shots.items() if str(cell) == str(by_shots[best])]
     return message("shot {shots} ({value})", shots=tied if len(tied) > 1 else best, value=by_shots[best])
 

@@ -115,6 +115,7 @@ def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
     """Return the number of published statements that a bug reproduces; a statement counts once for all its arms."""
     verdicts: dict[str, set[str]] = {}
     for pattern in evaluated:
+        # A pattern without published numbers is set aside.
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
     reproduced = sum("reproduced" in results for results in verdicts.values())
     aside = sum(not results & {"reproduced", "not reproduced"} for results in verdicts.values())
