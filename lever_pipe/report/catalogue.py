@@ -123,4 +123,5 @@ class Translator:
 
 
 def _literal(text: str, *, is_html: bool) -> str:
+    # Escape first, so that the text cannot contain tags of its own.
     return CODE.sub(r"<code>\1</code>", str(escape(text))) if is_html else CODE.sub(r"\1", text)

@@ -148,6 +148,7 @@ def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[Eva
 
 
 def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
+    # A claim that cannot be tested must not stop the others.
     try:
         return evaluate(*args)
     except NotTested as lack:

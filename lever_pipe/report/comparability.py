@@ -40,7 +40,7 @@ TRAINING_SECTIONS = (
     "selection.",
 )
 SHARED_WITHIN_METHOD = frozenset(("kl_beta", "epoch", "base_rce_epoch", "base_checkpoint", "draws"))
-"""Fields that are compared only between policies of the same method, as are those of training."""
+"""Fields that are compared only within a method, as fields of training are."""
 FACTORS: Mapping[str, frozenset[str]] = {
     "kl_beta": frozenset(("kl_beta",)),
     "epoch": frozenset(("epoch",)),
@@ -75,6 +75,7 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
         DataError: one of our rows differs and the mode is `strict`; or a table names an unknown factor or group.
     """
     checked = [(table, _of_table(table, lineages)) for table in tables]
+    # Published rows cannot be made again, so they only get footnotes.
     problems = [
         f"table {table.id}, {group}: {field} is {value}, of others {others}"
         for table, groups in checked

@@ -96,6 +96,7 @@ def _tables(context: ReportContext) -> Iterator[Table]:
     """Yield every table that has rows."""
     ids: set[str] = set()
     for table in (table for make in TABLES for table in make(context)):
+        # The id names the table's files and its anchor.
         if table.id in ids:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
         ids.add(table.id)

@@ -42,7 +42,7 @@ class ReportContext:
 
     @cached_property
     def presets(self) -> list[Arm]:
-        """Return the evaluated groups of each preset except those of sweeps, the main preset first."""
+        """Return the evaluated groups of each preset that is not a sweep's cell, the main preset first."""
         groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
         cells = swept(self.config.sweeps)
         return [arm for arm in arms_of(groups, self.config.main_preset) if arm.preset not in cells]

@@ -115,6 +115,7 @@ def of_training(manifest: Manifest) -> dict[str, str]:
 
     An epoch may have its own reward. If it scores its own samples, section `scorer` contains the fields of its LVLM.
     """
+    # Copies, because values are removed once a field has them.
     config, section = dict(manifest.config), manifest.stage.removeprefix("train_").removesuffix("_epoch")
     part, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
     fields = {"method": _method(manifest), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}

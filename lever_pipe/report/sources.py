@@ -159,7 +159,7 @@ def scores(*paths: Path) -> Iterator[EvidenceRow]:
     """Yield accuracies of single seeds and draws on prefixes of the questions, from `scores.csv` and `arms.csv`."""
     for source, line in (pair for path in paths for pair in _lines(path)):
         if line["subset"] == "prefix":
-            # Only rows of single seeds and draws: `intervals` reads those of groups.
+            # Only rows of single seeds and draws: `intervals` reads the groups' rows.
             yield from (row for row in _scores.rows(source, line) if group_of(row.subject) != row.subject)
 
 
@@ -307,6 +307,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Line]]:
         RecordError: a missing file.
     """
     head, *lines = read_csv(path) or [[]]
+    # Line 1 is the head.
     for number, line in enumerate(lines, start=2):
         yield f"{path}:{number}", dict(zip(head, line, strict=True))
 

@@ -83,6 +83,7 @@ class Table:
     @property
     def rows(self) -> list[dict[Any, Cell]]:
         """Return the cells of each row by head."""
+        # Heads may be messages, which cannot name a tuple's fields.
         cells = self.frame[self.heads].itertuples(index=False, name=None)
         return [dict(zip(self.heads, row, strict=True)) for row in cells]
 

@@ -216,7 +216,8 @@ def _own_with_reference(
 def _own_with_baselines(grid_cells: Sequence[GridCell], baselines: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
     """Yield the pairs with every baseline of the setting, RICES first.
 
-    Random selection is left out because `AGAINST_RANDOM` has it, the oracle because it reads the query's annotations.
+    Random selection is excluded because `AGAINST_RANDOM` compares it, the oracle because it reads the query's
+    annotations.
     """
     usual = [grid_cell for grid_cell in baselines if str(grid_cell.policy) not in (RANDOM, ORACLE)]
     usual.sort(key=lambda grid_cell: str(grid_cell.policy) != RICES)

@@ -60,6 +60,7 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
             axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
         legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
+        # Several panels have the same series, but the legend needs each only once.
         handles = {label: handle for legend in legends for handle, label in legend}
         names = [label for label in series_styles if label in handles]
         figure.legend([handles[label] for label in names], names, loc="outside upper center", ncols=min(4, len(names)))

@@ -109,7 +109,7 @@ def _verdict(row: Any) -> str:
 def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
     """Yield the outcome of each question by data set, then its comparisons from the largest to the smallest difference.
 
-    A question is a family of comparisons, which are adjusted together.
+    A question is a family of jointly adjusted comparisons.
     """
     rows_of, tables = list[Row](), []
     for (family, data), rows in compared.groupby(["family", "data"], sort=False):

@@ -102,6 +102,7 @@ def _of_served(context: Context, name: str) -> Iterator[ArmComparisonRow]:
     reference = context.reference_arm
     for agent, episodes in context.served.items():
         served = task_endpoints(context, agent)
+        # These episodes include the agent's, so both sides keep only tasks that neither has lost.
         ours = task_endpoints(context._replace(episodes=episodes), reference)
         if name in served and name in ours:
             yield from _over_tasks(context, name, {agent: served[name], reference: ours[name]})

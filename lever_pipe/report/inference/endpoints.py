@@ -95,6 +95,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
     for arm in (START_ARM, *context.served, *context.runs.arms):
         of_tasks = task_endpoints(context, arm)
         for name, by_seed in of_tasks.items():
+            # A policy without training runs has seed 0.
             seeds = map(str, context.runs.seeds(arm) or (0,))
             counts = len(by_seed[0].tasks), by_seed[0].n_rollouts
             for seed, runs in zip([*seeds, ""], [*([run] for run in by_seed), by_seed], strict=True):

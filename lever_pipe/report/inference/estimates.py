@@ -270,6 +270,7 @@ def _exchanged(sides: Sides, draws: Draws) -> list[float]:
     clusters = draws.clusters(len(differences_NC))
     if clusters is not None:  # sums of scores stay on the scores' lattice, so that p is exact; means by image may not
         differences_NC = np.stack([np.bincount(clusters, column) for column in differences_NC.T], axis=1)
+    # Each pair has its own stream, so that its p does not depend on the other comparisons.
     return [
         sign_flip_p(values, generator=generator(draws.seed, "signs", *names))
         for values, names in zip(differences_NC.T, sides.streams, strict=True)

@@ -72,6 +72,7 @@ def axis_of(numbers: Sequence[Estimate], *, left: float) -> PlotAxis:
     step = next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= N_TICKS)
     # The tolerance absorbs rounding: an end that is a tick must not add another one.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    # Two ticks at least, so that the scale has a length.
     last += last == first
     return PlotAxis(first * step, last * step, left, tuple(i * step for i in range(first, last + 1)))
 
