@@ -1,1 +1,1 @@
-"""What a reader sees: tables, claims, figures and the page."""
+"""The report: tables, claims, figures and the page."""

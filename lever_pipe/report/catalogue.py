@@ -1,6 +1,6 @@
-"""Texts in a language: the English one stands where it is used, others in `resources/locale`; a voice writes cells.
+"""Texts in a language: English texts are in the code, others in `resources/locale`; a `Translator` writes cells.
 
-A text names its arguments in braces, `{gap}`; a count brings its noun along, `{n:seed|seeds}`. `` `words` `` are code.
+Arguments are in braces, `{gap}`; a count includes its noun, `{n:seed|seeds}`. `` `words` `` are code.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ JOINTS = {
     "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " "},
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
-"""What stands between the cells of a list, its last two, parts, and sentences."""
+"""Separators of a list's cells, its last two cells, parts, and sentences."""
 VERDICT_CLASSES = {
     **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
     **dict.fromkeys(("does not hold", "worse"), "no"),
     **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
     **dict.fromkeys(("not tested", "not evaluated", "also without the bug"), "mute"),
 }
-"""How a verdict is coloured: holds, does not, undecided, says nothing."""
+"""CSS class of a verdict: holds, does not hold, undecided, no statement."""
 
 
 def read_translation(path: Path) -> dict[str, str]:
     """Return the translation of each English text in a gettext catalogue."""
     with path.open("rb") as file:
         entries = [(entry.id, entry.string) for entry in read_po(file) if entry.id and entry.string]
-    # Of a text with plural forms the first counts: Chinese has one.
+    # Of a text with plural forms the first one counts: Chinese has one form.
     return {_first(text): _first(translated) for text, translated in entries}
 
 
@@ -47,13 +47,13 @@ def _first(text: str | Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """Writes cells in a language: `texts` translate the English ones."""
+    """Formatter of cells in a language; `texts` maps English texts to translations."""
 
     language: str
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, cell: Cell) -> str:
-        """Return a cell as plain text; an absent one as nothing.
+        """Return a cell as plain text; an absent cell as an empty text.
 
         Raises:
             RecordError: a text lacks an argument.
@@ -61,11 +61,11 @@ class Translator:
         return self._write(cell, is_html=False)
 
     def gettext(self, text: str) -> str:
-        """Return a text in this language, itself where there is none."""
+        """Return the translation of a text, or the text itself if there is none."""
         return self.texts.get(text, text)
 
     def ngettext(self, singular: str, plural: str, n: int) -> str:
-        """Return a text with a count in this language."""
+        """Return the translation of a text with a count."""
         return self.texts.get(singular, singular if n == 1 else plural)
 
     def message(self, text: str, /, **args: Any) -> str:
@@ -73,7 +73,7 @@ class Translator:
         return self.text(message(text, **args))
 
     def html(self, cell: Cell) -> Markup:
-        """Return a cell as HTML; each number stands in an element that names its line of the evidence file."""
+        """Return a cell as HTML; each number is in an element that names its line of the evidence file."""
         return Markup(self._write(cell, is_html=True))
 
     def _write(self, cell: Cell, *, is_html: bool) -> str:
@@ -123,4 +123,5 @@ class Translator:
 
 
 def _literal(text: str, *, is_html: bool) -> str:
+    # Escape first, so that the text cannot contain tags of its own.
     return CODE.sub(r"<code>\1</code>", str(escape(text))) if is_html else CODE.sub(r"\1", text)

@@ -1,8 +1,8 @@
-"""What stands in a cell or a sentence, before anything is text: numbers with their evidence, messages and plain values.
+"""Unformatted contents of cells and sentences: numbers with their evidence, messages and plain values.
 
-Nothing here is formatted: `catalogue.Translator` writes each kind in a language, at the very end. A number is either a
-quantity of the evidence (`source` is its row's key) or made of such (`operands` are their keys); `EvidenceLedger.note`
-gives the latter rows of their own, so that everything printed is found in the evidence.
+`catalogue.Translator` formats them in a language at the very end. A number is either a quantity of the evidence
+(`source` is its row's key) or derived from such quantities (`operands` are their keys). `EvidenceLedger.note` adds rows
+for derived numbers, so that the evidence contains every printed number.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class Estimate:
     """A number of the evidence.
 
     Attributes:
-        value: in the unit in which it is printed.
-        digits: decimals that it is printed with.
+        value: in its printed unit.
+        digits: printed decimals.
         source: key of its row; empty for a derived number until `EvidenceLedger.note`.
-        sign: whether a positive number shows its sign.
+        sign: whether to print the sign of a positive number.
         low: lower end of the 95 % interval; NaN without one.
         high: upper end.
         interval_digits: decimals of the ends.
-        unit: printed behind it, such as ` %`.
+        unit: printed after the number, such as ` %`.
         printed: the text of a published number, which replaces the formatted one.
-        part: the column of the row that the value is: `value`, `p_holm`, ...
-        operands: keys of the rows that a derived number is made of.
-        how: what is done with them, or what is tested and how: all p values of one test share a row.
-        is_p: whether it is a p value, `<0.001` below what three decimals show.
-        line: of its row in the file of all rows; 0 until `EvidenceLedger.note`.
+        part: column of the row that contains the value: `value`, `p_holm`, ...
+        operands: keys of the rows from which a number is derived.
+        how: formula, or the name of a test; all p values of one test share a row.
+        is_p: whether it is a p value; it prints as `<0.001` if it is smaller.
+        line: its row's line in the file of all rows; 0 until `EvidenceLedger.note`.
     """
 
     value: float
@@ -59,15 +59,16 @@ class Estimate:
         return " ".join(filter(None, self.parts))
 
     def __html__(self) -> str:
-        """Return the number in an element that names its line of the evidence; templates write it so."""
+        """Return the number as an HTML element that names its line of the evidence; Jinja templates call this."""
         text, interval = self.parts
         small = f" <small>{interval}</small>" if interval else ""
         return f'<span data-e="{self.line}">{escape(text)}{small}</span>' if self.line else f"{escape(text)}{small}"
 
     @property
     def parts(self) -> tuple[str, str]:
-        """Return the number as text, and its interval in brackets or nothing."""
+        """Return the number as text, and its interval in brackets or an empty text."""
         if self.is_p:
+            # One more decimal near ALPHA, and further ones until the text differs from ALPHA.
             digits = 3 + (0.04 < self.value < 0.06)
             return "<0.001" if self.value < 0.001 else telling_text(self.value, digits, ALPHA), ""
         text = self.printed or number_text(self.value, self.digits, sign=self.sign)
@@ -90,8 +91,8 @@ class Message:
 
 
 Cell: TypeAlias = "Estimate | Message | str | float | list[Any] | tuple[Any, ...] | None"
-"""A cell or argument: an int counts, a float is a configured value, a text is a name or English, a list is one in words
-(`a, b and c`), a tuple has parts one after another (`a; b`), None is an absent cell."""
+"""A cell or argument. An int is a count, a float a configured value, a text a name or English. A list is written in
+words (`a, b and c`), a tuple as separate parts (`a; b`). None is an absent cell."""
 
 
 def message(text: str, /, **args: Any) -> Message:
@@ -100,12 +101,12 @@ def message(text: str, /, **args: Any) -> Message:
 
 
 def code(name: str) -> str:
-    """Return a name as it stands in configuration and files: of a preset, an arm, a column."""
+    """Mark a name of the configuration or a file as code: a preset, an arm, a column."""
     return f"`{name}`"
 
 
 def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, interval: bool = True) -> Estimate | None:
-    """Return a row's value as a cell, with its interval where it has one; None of no row or of an absent value."""
+    """Return a row's value as a cell with its interval, if any; None without a row or a value."""
     if row is None or math.isnan(row.value):
         return None
     ends = (scale * row.low, scale * row.high) if interval else (math.nan, math.nan)
@@ -114,13 +115,13 @@ def level(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0, inter
 
 
 def gap(row: EvidenceRow | None, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
-    """Return a comparison's difference as a cell, signed and with its interval; None of no row."""
+    """Return a comparison's difference as a signed cell with its interval; None without a row."""
     number = level(row, digits, scale=scale)
     return None if number is None else replace(number, sign=True)
 
 
 def part(row: EvidenceRow | None, name: str, digits: int = 2, *, scale: float = 1.0) -> Estimate | None:
-    """Return another column of a row as a cell, such as `detectable` or `n`; None of no row or of NaN."""
+    """Return another column of a row as a cell, such as `detectable` or `n`; None without a row or for NaN."""
     value = math.nan if row is None else float(getattr(row, name))
     return None if row is None or math.isnan(value) else Estimate(scale * value, digits, row.key, part=name)
 
@@ -131,7 +132,7 @@ def p_value(value: float, source: str = "", *, part: str = "p_holm", how: str = 
 
 
 def holm(row: EvidenceRow | None) -> Estimate | None:
-    """Return a comparison's adjusted p value as a cell; None of no row or without a test."""
+    """Return a comparison's adjusted p value as a cell; None without a row or a test."""
     return None if row is None or math.isnan(row.p_holm) else p_value(row.p_holm, row.key)
 
 
@@ -143,7 +144,7 @@ def verdict(p: float) -> str:
 def derived(
     value: float | None, digits: int, operands: Iterable[Estimate | EvidenceRow | None], how: str, *, sign: bool = False
 ) -> Estimate | None:
-    """Return a number that is worked out from others, which it names; None where it cannot be."""
+    """Return a number derived from operands, whose keys it stores; None for an absent or NaN value."""
     if value is None or math.isnan(value):
         return None
     keys = [key for operand in operands if operand is not None for key in source_keys(operand)]
@@ -151,14 +152,14 @@ def derived(
 
 
 def source_keys(operand: Estimate | EvidenceRow) -> tuple[str, ...]:
-    """Return the rows that a number or row stands for; a derived number has no row yet, but those it is made of."""
+    """Return the row keys of a number: its own key, or its operands' keys if it is derived and has no row yet."""
     if isinstance(operand, EvidenceRow):
         return (operand.key,)
     return (operand.source,) if operand.source else operand.operands
 
 
 def minus(left: Estimate | None, right: Estimate | None, digits: int | None = None) -> Estimate | None:
-    """Return left - right, signed; None where either is absent."""
+    """Return left - right, signed; None if either is absent."""
     if left is None or right is None:
         return None
     return derived(
@@ -171,28 +172,29 @@ def minus(left: Estimate | None, right: Estimate | None, digits: int | None = No
 
 
 def average(cells: Sequence[Estimate | None], digits: int | None = None) -> Estimate | None:
-    """Return the mean of cells; None where one is absent or there is none."""
+    """Return the mean of cells; None if there are none or one is absent."""
     numbers = [cell for cell in cells if cell is not None]
     if not numbers or len(numbers) < len(cells):
         return None
+    # fsum rounds only once, so the mean does not depend on the order of the cells.
     value = math.fsum(cell.value for cell in numbers) / len(numbers)
     return derived(value, numbers[0].digits if digits is None else digits, numbers, "mean")
 
 
 @dataclass(slots=True)
 class EvidenceLedger:
-    """The evidence of a report, with the rows of what its tables and sentences derive."""
+    """The evidence of a report, extended by the rows that its tables and sentences derive."""
 
     evidence: Evidence
     rows: list[EvidenceRow] = field(default_factory=list)
     tests: dict[tuple[str, float], EvidenceRow] = field(default_factory=dict)
-    """The row of each p value that several places print."""
+    """Rows of p values that are printed more than once, by test and value."""
 
     def note(self, cell: Any, subject: str, metric: str) -> Any:
-        """Return a cell, or what a template is told, whose derived numbers have rows named by where they stand.
+        """Return a cell or a template's facts, after adding rows for all derived numbers, named by their location.
 
         Raises:
-            RecordError: two numbers stand in one place, or one refers to a row that is missing.
+            RecordError: two numbers have the same location, or a number refers to a missing row.
         """
         match cell:
             case Estimate():
@@ -209,12 +211,15 @@ class EvidenceLedger:
 
     def _noted(self, cell: Estimate, subject: str, metric: str) -> Estimate:
         if cell.source:
+            # Raises if the row is missing.
             self.evidence.at(cell.source)
             return replace(cell, line=self.evidence.line(cell.source))
         keys = source_keys(cell)
+        # Raises if an operand is missing.
         for key in keys:
             self.evidence.at(key)
         row = EvidenceRow(DERIVED, subject, metric, float(cell.value), how=cell.how or "p", source=BETWEEN.join(keys))
+        # A test has one row, however often the pages print its p value.
         is_shared = cell.is_p and bool(cell.how)
         noted = self.tests.setdefault((cell.how, cell.value), row) if is_shared else row
         if noted is row:

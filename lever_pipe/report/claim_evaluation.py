@@ -1,11 +1,12 @@
-"""Each claim judged twice: by the published numbers and by ours.
+"""Evaluate each claim twice: with the published numbers and with ours.
 
-A claim is not tested where a number is missing, or where it names a `cause` and the runs differ in more than it is
-`about`.
+A claim is not tested if a number is missing. A claim with a `cause` is also not tested if the runs differ in more than
+the settings that it is `about`.
 
-Ours are tested over the seeds by a paired t, of several differences by the largest p, adjusted for all claims about
-curves (Holm); accuracies by their paired comparison. Agents are validated greedily, as the documents decode. Published
-accuracies have binomial errors, published curves the test of their measure (`pair_check`).
+Our curves are tested over the seeds with a paired t test. Of several differences the largest p counts, and Holm's
+method adjusts the p values of all claims about curves. Our accuracies have their own paired comparisons. Agents are
+validated greedily, as in the documents. Published accuracies have binomial errors; published curves have the test of
+their measure (`pair_check`).
 """
 
 from __future__ import annotations
@@ -73,37 +74,37 @@ from lever_pipe.statistics.comparison import holm
 from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, flat_noise, paired_t
 
 NOISE_SD = 0.13
-"""Standard error of a published evaluation on other tasks: each detail is found with one probability."""
+"""Standard error of a published evaluation on other tasks, if each detail is found with the same probability."""
 SHOTS, EPOCH = (1, 2, 3, 4), 1
-"""Of the accuracies that claims are about."""
+"""Shot counts and epoch of the accuracies that claims are about."""
 NORMAL_95 = 1.959964
 IDENTITY = frozenset(("kl_beta", "epoch", "base_rce_epoch"))
-"""Fields that name a selector, or repeat its base checkpoint."""
+"""Lineage fields that name a selector or repeat its base checkpoint."""
 TRAINING = {
     "pg_loss": "pg_loss",
     "kl_loss": "kl",
     "entropy": "entropy",
     "mean_sequence_length_tokens_as_labelled": "sequence_length",
 }
-"""Metrics of the agents' reference, and ours; the KL is that before the update, which every arm logs."""
+"""Published metric of an agent -> our metric. Our KL is measured before the update, because every arm logs it."""
 STATED = {"kl": "kl_loss_coef", "entropy": "entropy_coeff", "schedule": "lr_schedule"}
-"""Settings of the published agents that their documents state, by what an arm calls them."""
+"""Setting of an arm -> published metric with its value in the documents."""
 SETTINGS = [name for name in AgentArm.model_fields if name not in ("name", "seeds")]
-"""Those that two arms may differ in."""
+"""Settings in which two arms may differ."""
 
 
 class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
-    """A claim lacks a number; `reason` says which."""
+    """A number that a claim needs is missing; `reason` names it."""
 
     def __init__(self, reason: str, /, **args: object) -> None:
-        """Hold the reason."""
+        """Store the reason as text and as a message."""
         super().__init__(reason)
         self.reason = message(reason, **args)
 
 
 @dataclass(frozen=True, slots=True)
 class OverSeeds:
-    """What every seed of ours shows of a claim, before its p is adjusted."""
+    """The differences of a claim in each of our seeds, before the p values are adjusted."""
 
     claim: Claim
     seeds: Sequence[Mapping[Run, Sequence[Estimate]]]
@@ -113,32 +114,33 @@ class OverSeeds:
 
     @property
     def values(self) -> list[tuple[float, ...]]:
-        """Return of each difference the value of every seed."""
+        """Return the values of each difference, one per seed."""
         return list(zip(*(_gaps(self.claim, seed) for seed in self.seeds), strict=True))
 
     @property
     def comparison(self) -> str:
-        """Return what is compared: claims that ask the same share a test."""
+        """Return the identity of the comparison; claims with the same comparison share a test."""
         return " ".join((self.claim.metric, *self.claim.measure, json.dumps(self.claim.where), *self.names.values()))
 
     @property
     def p(self) -> float:
-        """Return the largest p of its differences; NaN of one seed."""
+        """Return the largest p of the differences; NaN for one seed."""
         return max(paired_t(values)[1] for values in self.values)
 
     @property
     def is_tested(self) -> bool:
-        """Return whether it counts in the family of tests."""
+        """Return whether the claim counts in the family of tests."""
         return len(self.seeds) > 1 and self.claim.kind != "equal" and not (self.claim.cause and self.differs)
 
 
 def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[EvaluatedClaim]:
-    """Return the claims about studies of the run, each with its verdicts."""
+    """Return the claims about the run's studies, each with its two verdicts."""
     agents = context.config.agents
     view = None if agents is None else AgentView(context, agents)
     evaluated = [claim for claim in claims if context.has(claim.study)]
     published = [_or_reason(_published, claim, context, view) for claim in evaluated]
     ours = [_or_reason(_ours, claim, context, view) for claim in evaluated]
+    # Keyed by comparison: claims that share a test count once in the Holm family.
     tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
     adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
     ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
@@ -146,6 +148,7 @@ def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[Eva
 
 
 def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
+    # A claim that cannot be tested must not stop the others.
     try:
         return evaluate(*args)
     except NotTested as lack:
@@ -155,7 +158,7 @@ def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
 def _finding(
     claim: Claim, checks: Sequence[Check], numbers: Sequence[Cell], differs: Sequence[Cell], p: Estimate | None = None
 ) -> Finding:
-    """Return the verdict on differences, with what else differs where that weighs."""
+    """Return the verdict on differences; except for orders, also name the other settings that differ."""
     also = [message("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
     word: VerdictName = "not tested" if claim.cause and differs else verdict(claim, checks)
     return Finding(word, (*numbers, *also), p)
@@ -205,7 +208,7 @@ def _ours(claim: Claim, context: ReportContext, view: AgentView | None) -> Findi
 
 
 def _long_curves(claim: Claim, context: ReportContext) -> list[dict[Run, Curve]]:
-    """Return the curves of the longest selectors of every seed that all runs have."""
+    """Return the curves of the longest selector runs, for each seed that all runs have."""
     by_seed: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
     for run in claim.runs:
         for epoch, subjects in sorted(long_runs(context).get(float(run), {}).items()):
@@ -223,9 +226,9 @@ def _long_curves(claim: Claim, context: ReportContext) -> list[dict[Run, Curve]]
 
 
 def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the arm that differs from the reference arm in just these settings, the documents' values first.
+    """Return the arm that differs from the reference arm in exactly these settings.
 
-    Without one it is the arm of the documents.
+    Prefer an arm with the documents' values of these settings. Without a fitting arm, return the documents' arm.
     """
     reference, document = settings[pair[NO_KL]], settings[pair[KL]]
     fitting = [n for n, arm in settings.items() if {key for key in arm if arm[key] != reference[key]} == {*cause}]
@@ -234,7 +237,7 @@ def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str
 
 
 def _of_arm(claim: Claim, view: AgentView, arm: str, seed: int) -> Curve:
-    """Return a curve after the start; training metrics at the first step and the evaluated ones, as documents print."""
+    """Return a curve after the start; of training metrics only the first and evaluated steps, as documents print."""
     subject = run_of(arm, seed)
     rewards = after_start(view.curve(subject, _mode(view)))
     if claim.metric == "val_reward":
@@ -243,17 +246,18 @@ def _of_arm(claim: Claim, view: AgentView, arm: str, seed: int) -> Curve:
 
 
 def _mode(view: AgentView) -> str:
-    """Return the decoding of the validations that claims are judged by: greedy, or another where none was so."""
+    """Return the decoding of the validations behind the claims: greedy if any validation was greedy."""
+    # "greedy" sorts before "sampled".
     return min({row.mode for row in view.evidence.where(metric="reward", study=STUDY, subset="val")}, default="greedy")
 
 
 def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, Any]) -> list[Cell]:
-    """Return the settings that differ between two agents beside those that a claim is about."""
+    """Return the settings in which two agents differ, except those that the claim is about."""
     return [code(key) for key in left if claim.about is not None and key not in claim.about and left[key] != right[key]]
 
 
 def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
-    """Return the measures of every run, over the steps that all of them have."""
+    """Return the measures of every run over their common steps."""
     steps = _steps(curves)
     numbers: dict[Run, list[Estimate]] = {run: [] for run in curves}
     for name in claim.measure:
@@ -262,6 +266,7 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estim
             raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
         for run, curve in curves.items():
             rows = [curve[step] for step in inside]
+            # A fall of the left run at a given step is compared with the largest fall of the right run.
             where = () if name == "sharp_fall" and run in claim.right else claim.where
             values = measure.compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
             how = "value" if name == "each" else name
@@ -278,12 +283,12 @@ def _steps(curves: Mapping[Run, Curve]) -> list[int]:
 
 
 def _inside(claim: Claim, steps: Sequence[int]) -> list[int]:
-    """Return the steps of `where`, or all."""
+    """Return the steps of `where` for a measure of named steps, else all steps."""
     return [int(step) for step in claim.where] if claim.where and claim.measure[0] in AT_STEPS else list(steps)
 
 
 def _digits(claim: Claim, name: str, value: float) -> int:
-    """Return the decimals of a measure: of the selector those that show six significant digits."""
+    """Return the decimals of a measure; for the selector, as many as show six significant digits."""
     if claim.study == "lever":
         return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
     return (
@@ -292,26 +297,28 @@ def _digits(claim: Claim, name: str, value: float) -> int:
 
 
 def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:
-    """Return left minus right of every measure; of single runs the measure itself."""
+    """Return left minus right of every measure, or the measure itself for a claim about single runs."""
     if not claim.right:
         return [number.value for run in claim.left for number in measured[run]]
     pair = zip(measured[claim.left[0]], measured[claim.right[0]], strict=True)
     return [left.value - right.value for left, right in pair]
 
 
+# Cached, because each length simulates 200,000 pairs of curves.
 @cache
 def flat_curves(n: int) -> FlatNoise:
-    """Return simulated curves that only the noise of a published evaluation moves."""
+    """Return simulated curves that vary only by the noise of a published evaluation."""
     return flat_noise(n, NOISE_SD, generator(42, "claims", "flat_noise"))
 
 
 def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Sequence[int]) -> Check:
-    """Return a difference of two published curves with the test of its measure, over the steps `inside`."""
+    """Return the check of a difference between two published curves: its measure's test over the steps `inside`."""
     steps = _steps(curves)
     left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
     locations = [steps.index(step) for step in inside]
     match name:
         case "mean":
+            # The noise comes from all steps: the phases of some claims have only two or three.
             error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
             p = float(2 * scipy.special.stdtr(len(steps) - 1, -abs(gap) / error))
             return Check(gap, float(scipy.special.stdtrit(len(steps) - 1, 0.975)) * error, p)
@@ -324,14 +331,14 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
             return Check(gap, p=f_test(np.diff(left), np.diff(right)))
         case "sd" | "range":
             return Check(gap, p=f_test(left[locations], right[locations]))
-        case _:  # a step is known as well as the evaluations are dense
+        case _:  # steps are known only up to the distance between evaluations
             return Check(gap, float(np.diff(steps).max()))
 
 
 def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
-    """Return the verdict on the mean over seeds of each difference, by its p, or its interval where a margin decides.
+    """Return the verdict on the means over seeds, from their p value, or from their interval if the claim has a margin.
 
-    One seed separates nothing. `family` are the adjusted p values.
+    One seed separates nothing. `family` contains the adjusted p values by comparison.
     """
     claim, means = ours.claim, [fmean(values) for values in ours.values]
     if len(ours.seeds) < 2:
@@ -353,7 +360,7 @@ def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
 
 
 def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float]) -> Cell:
-    """Return the mean with its interval over the seeds, of several differences the least and the most."""
+    """Return the mean with its interval over the seeds; of several differences, the smallest and the largest."""
     operands = [number for seed in ours.seeds for numbers in seed.values() for number in numbers]
     digits = REWARD_DIGITS + 1 if max(map(abs, means)) < 1 else 1
     cells = []
@@ -376,7 +383,7 @@ def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float])
 
 
 def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
-    """Return each measure of every run."""
+    """Return a text for each measure with the values of all runs."""
     if claim.measure == ("each",):
         text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
         labels: list[Cell] = [message(text, at=int(location)) for location in claim.where]
@@ -396,7 +403,7 @@ def _name(run: Run) -> Cell:
 
 
 def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Estimate:
-    """Return a printed statistic of a training curve of the selector; no epoch in between is printed."""
+    """Return a printed statistic of a selector's training curve; the documents print no epochs in between."""
     if name == "fall":
         number = minus(_statistic(context, run, metric, "first"), _statistic(context, run, metric, "last"))
     else:
@@ -407,7 +414,7 @@ def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Esti
 
 
 def _of_accuracies(claim: Claim, context: ReportContext, *, is_ours: bool) -> Finding:
-    """Return the verdict on the spans of what is claimed equal, else on the differences, with what else differs."""
+    """Return the verdict on accuracies: on their spans for a claim of equality, else on their differences."""
     names = {run: _name(run) for run in claim.runs}
     if claim.kind == "equal":
         rows = {run: [_accuracy(claim, context, run, int(k), is_ours) for k in claim.where] for run in claim.left}
@@ -429,9 +436,9 @@ def _of_accuracies(claim: Claim, context: ReportContext, *, is_ours: bool) -> Fi
 
 
 def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_ours: bool) -> Estimate:
-    """Return an accuracy: of ours the mean over seeds of the main preset, or as a document of the claim prints it.
+    """Return an accuracy: our mean over seeds of the main preset, or the value that the claim's document prints.
 
-    Printed ones have one decimal: on OK-VQA that of a question is 0, 0.6 or 1.
+    One decimal is exact for printed accuracies, because an OK-VQA question scores 0, 0.6 or 1.
     """
     if is_ours:
         row, digits = context.accuracy(context.grpo(float(run), EPOCH), shots, context.document_samples), 2
@@ -445,9 +452,10 @@ def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_our
 
 
 def _our_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
-    """Return a difference with its Holm p in the family of the document."""
+    """Return our difference with its Holm p in the document's family."""
     pair = [context.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
     location = {"samples": context.document_samples, "shots": shots}
+    # The evidence may contain a pair in either order.
     for left, right in (pair, pair[::-1]):
         for row in context.evidence.where(left, "accuracy", against=right, **location):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
@@ -458,7 +466,7 @@ def _our_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -
 
 
 def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
-    """Return a difference of two accuracies with 1.96 binomial errors: nothing paired is published."""
+    """Return a difference of two printed accuracies with 1.96 binomial errors, as no paired results are published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
     pair = [average([_accuracy(claim, context, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
     difference = minus(pair[0], pair[1])
@@ -470,11 +478,12 @@ def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | st
 
 
 def _lineage(claim: Claim, context: ReportContext, run: Run, *, is_ours: bool) -> Fields:
-    """Return what is known of how a selector came to be."""
+    """Return the known lineage fields of a selector."""
     if is_ours:
         return context.lineages.get(context.grpo(float(run), EPOCH), {})
     keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
     fields = next((context.lineages[key] for key in keys if key in context.lineages), {})
+    # An unknown value is not a difference.
     return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 
@@ -496,7 +505,7 @@ FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
 
 
 def _row(entry: EvaluatedClaim) -> Row:
-    """Return a claim with both verdicts; the rest is folded below it."""
+    """Return a claim with both verdicts, and the columns that the page folds below it."""
     return {
         "Claim": entry.claim.quote,
         "Published": entry.published.verdict,
@@ -511,7 +520,7 @@ def _row(entry: EvaluatedClaim) -> Row:
 
 
 def _summary(claims: Sequence[EvaluatedClaim]) -> Iterator[Row]:
-    """Yield how many claims of each document, and of all, have each verdict."""
+    """Yield the number of claims by verdict, for each document and for all documents."""
     by_document = [(document, list(group)) for document, group in groupby(claims, key=lambda each: each.claim.document)]
     for document, group in (*by_document, ("all", claims)):
         row: dict[Any, Cell] = {"In document": document, "Claims": derived(len(group), 0, (), "claims")}

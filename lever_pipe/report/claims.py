@@ -1,14 +1,14 @@
-"""The claims of the documents (`resources/claims.yaml`), what they measure, and what decides on them.
+"""The claims of the documents (`resources/claims.yaml`), their measures, and the rules for their verdicts.
 
-A claim says that a measure of one run's curve, or its accuracy, lies above that of another.
+A claim states that a measure of one run's curve, or its accuracy, exceeds the same measure of another run.
 
 | kind | holds | does not hold |
 |---|---|---|
-| order | every difference is above 0; of ours separated over the seeds | every one is below |
-| difference | every difference is beyond noise | every one is, the other way |
-| equal | every difference and its noise lie within `margin`; without one, none is separated | one lies beyond |
+| order | every difference is above 0; ours are also separated over the seeds | every difference is at most 0 |
+| difference | every difference exceeds the noise | every difference exceeds it in the other direction |
+| equal | every difference plus its noise is within `margin`; without one, none is separated | one exceeds it |
 
-Else the runs are not separated.
+Otherwise the runs are not separated.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ from lever_pipe.statistics.curves import drawdowns, first_reaching
 
 Values = NDArray[np.float64]
 Run: TypeAlias = "float | str"
-"""A KL_BETA of documents 000 to 002, `nokl` or `kl` of 003 and 004."""
+"""A KL_BETA of documents 000 to 002, or `nokl` or `kl` of documents 003 and 004."""
 VerdictName = Literal["holds", "does not hold", "not separated", "not tested"]
 VERDICTS: Sequence[VerdictName] = ("holds", "does not hold", "not separated", "not tested")
 FEWEST = 5
-"""Epochs or evaluations below which a run is no curve."""
+"""Minimum number of epochs or evaluations of a curve."""
 ROUNDING = 1e-12
-"""Sums of printed decimals are off by some last bits."""
+"""Tolerance for sums of printed decimals, which have binary rounding errors."""
 
 
 def _steps_to(steps: Values, values: Values, thresholds: Sequence[float]) -> float:
-    """Return the mean first step that reaches a threshold; one that is never reached counts as the next evaluation."""
+    """Return the mean first step that reaches each threshold; an unreached one counts as the next evaluation."""
     reached = [first_reaching(steps, values, threshold) for threshold in thresholds]
     return fmean(2 * steps[-1] - steps[-2] if step is None else step for step in reached)
 
 
 def _slowing(steps: Values, values: Values, _: Sequence[float]) -> float:
-    """Return the growth a step up to the middle value minus that behind it."""
+    """Return the growth per step up to the middle value minus the growth per step after it."""
     i = len(steps) // 2
     return float((values[i] - values[0]) / (steps[i] - steps[0]) - (values[-1] - values[i]) / (steps[-1] - steps[i]))
 
 
 def _sharp_fall(steps: Values, values: Values, where: Sequence[float]) -> float:
-    """Return the fall from the evaluation before to the step of `where`, without one the largest."""
+    """Return the fall from the previous evaluation to the first step of `where`; without steps, the largest fall."""
     falls = dict(zip(steps[1:], -np.diff(values), strict=True))
     return float(falls.get(where[0], math.nan) if where else max(falls.values()))
 
 
 class Measure(NamedTuple):
-    """A measure of a curve, one number or several, from its steps, its values, and `where` of the claim."""
+    """A measure of a curve: one or several numbers from its steps, its values, and the claim's `where`."""
 
     text: str
     compute: Callable[[Values, Values, Sequence[float]], Any]
     least: int = FEWEST
-    """Steps that it needs."""
+    """Minimum number of steps."""
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -91,38 +91,39 @@ MEASURES: Mapping[str, Measure] = {
     "sharp_fall": Measure("fall", _sharp_fall),
 }
 AT_STEPS = ("each", "mean", "range")
-"""Measures of the steps that a claim names; others are of all."""
+"""Measures of the steps that a claim names; other measures use all steps."""
 
 
 class Claim(Section):
     """One testable sentence of a document."""
 
     id: str = Field(pattern=r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$")
-    """Begins with the document's number."""
+    """Starts with the document's number."""
     section: str
-    """Where in the document it stands."""
+    """Section of the document."""
     quote: str
-    """What it says, in our own words."""
+    """The claim in our own words."""
     kind: Literal["order", "difference", "equal"]
     left: tuple[Run, ...]
-    """The runs that are claimed to lie above `right`."""
+    """Runs that are claimed to exceed `right`."""
     right: tuple[Run, ...] = ()
-    """Absent where a measure is about one run."""
+    """Empty if the measure is about single runs."""
     metric: str
     measure: tuple[Annotated[str, Field(pattern=f"^({'|'.join(MEASURES)})$")], ...] = ("each",)
     where: tuple[float, ...] = ()
-    """Steps; of accuracies shot counts; of `steps_to` values to reach. None: all."""
+    """Steps; for accuracies, shot counts; for `steps_to`, values to reach. Empty: all."""
     margin: float | None = None
     about: tuple[str, ...] | None = None
-    """Of two agents: the settings that the claim is about; with it what else differs is named."""
+    """Of two agents: the settings that the claim is about. If set, verdicts name the other settings that differ."""
     cause: bool = False
-    """Whether it says what the difference comes from."""
+    """Whether the claim names the cause of the difference."""
     decisive: bool = False
-    """Whether it stands on the main page."""
+    """Whether the main page shows it."""
 
     @field_validator("left", "right", "measure", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
+        # In YAML, a single value needs no list.
         return value if isinstance(value, list | tuple) else (value,)
 
     @property
@@ -132,18 +133,18 @@ class Claim(Section):
 
     @property
     def study(self) -> str:
-        """Return the study that it is about."""
+        """Return the claim's study."""
         return "intention" if self.document in ("003", "004") else "lever"
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Return all runs that it is about."""
+        """Return all runs of the claim, left before right."""
         return (*self.left, *self.right)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A verdict with its numbers or the reason why there is none, and the p value that decides."""
+    """A verdict with its numbers, or the reason why there is none, and the deciding p value."""
 
     verdict: VerdictName
     numbers: Cell
@@ -152,7 +153,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedClaim:
-    """A claim with the verdict of each side."""
+    """A claim with the verdicts on the published numbers and on ours."""
 
     claim: Claim
     published: Finding
@@ -161,7 +162,7 @@ class EvaluatedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A difference, positive in the claim's favour, and the noise that it is held against; a p replaces the noise."""
+    """A difference, positive in the claim's favour, with its noise, or with a p value instead."""
 
     value: float
     noise: float = 0.0
@@ -172,7 +173,7 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
     """Return the claims of a YAML file.
 
     Raises:
-        RecordError: no file, no YAML, or an entry that cannot be evaluated.
+        RecordError: a missing file, invalid YAML, or an invalid entry.
     """
     try:
         return TypeAdapter(tuple[Claim, ...]).validate_python(read_yaml(path, "a file of claims"))
@@ -181,7 +182,7 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
 
 
 def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:
-    """Return what the kind of a claim says of differences."""
+    """Return the verdict of a claim on its differences."""
     sides = [_side(check, claim.kind) for check in checks]
     if claim.kind != "equal":
         return "holds" if min(sides) > 0 else "does not hold" if max(sides) < 0 else "not separated"
@@ -194,10 +195,10 @@ def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:
 
 
 def _side(check: Check, kind: str) -> int:
-    """Return 1 where a difference goes the claimed way, -1 where it goes the other, 0 where it is not separated."""
+    """Return 1 for a difference in the claimed direction, -1 for the opposite direction, 0 if it is not separated."""
     sign = int(check.value > ROUNDING) - int(check.value < -ROUNDING)
     if check.p is not None:
         return sign if check.p < ALPHA else 0
     if kind == "order":
-        return sign or -1  # equal numbers are in no order
+        return sign or -1  # equal numbers contradict an order
     return sign if abs(check.value) > check.noise + ROUNDING else 0

@@ -1,4 +1,4 @@
-"""Lines that differ in more than what their table compares: marked with a footnote that names it, or refused."""
+"""Find table rows that differ in more than the compared factor; add footnotes, or fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lever_pipe.report.table import Table
 
 Guarding = Literal["footnote", "strict"]
 Differences = Mapping[str, Mapping[str, tuple[str, str]]]
-"""By group that differs: field -> its value, and that of the others."""
+"""By differing group: field -> (its value, the most frequent value of the others)."""
 PUBLISHED = "published/"
 
 TRAINING = frozenset(
@@ -27,7 +27,7 @@ TRAINING = frozenset(
         *("rce_from_sft_epoch", "training_code", "selection_code"),
     )
 )
-"""Fields of how a policy was trained, beside those of the sections below; a preset may differ in all of them."""
+"""Fields of a policy's training, in addition to the sections below; a preset may differ in all of them."""
 TRAINING_SECTIONS = (
     "sft.",
     "rce.",
@@ -40,7 +40,7 @@ TRAINING_SECTIONS = (
     "selection.",
 )
 SHARED_WITHIN_METHOD = frozenset(("kl_beta", "epoch", "base_rce_epoch", "base_checkpoint", "draws"))
-"""Fields that only policies of one method share, as those of training."""
+"""Fields that are compared only within a method, as fields of training are."""
 FACTORS: Mapping[str, frozenset[str]] = {
     "kl_beta": frozenset(("kl_beta",)),
     "epoch": frozenset(("epoch",)),
@@ -52,11 +52,11 @@ FACTORS: Mapping[str, frozenset[str]] = {
     "shots": frozenset(),
     "statistic": frozenset(),
 }
-"""What a table may compare, and the fields that its lines may then differ in."""
+"""Factors that a table may compare, each with the fields in which its rows may then differ."""
 
 
 def read_lineages(ours: Path, published: Path) -> Lineages:
-    """Return the lineage of every group of ours (`lineage.csv`) and of every published one (`lineage.yaml`).
+    """Return the lineage of every group: ours from `lineage.csv`, published ones from `lineage.yaml`.
 
     Raises:
         RecordError: a missing or malformed file.
@@ -65,15 +65,17 @@ def read_lineages(ours: Path, published: Path) -> Lineages:
 
 
 def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[Table]:
-    """Return the tables with a footnote at each line that differs in more than its table's factor.
+    """Return the tables with a footnote at each row that differs in more than its table's factor.
 
-    Lines of ours are compared with each other, and published lines with each other. A line without groups, and a table
-    without a factor, is not compared.
+    Our rows are compared with each other, and so are published rows. Rows without groups and tables without a factor
+    are
+    not compared.
 
     Raises:
-        DataError: `strict` and a line of ours differs; or a table names an unknown factor or group.
+        DataError: one of our rows differs and the mode is `strict`; or a table names an unknown factor or group.
     """
     checked = [(table, _of_table(table, lineages)) for table in tables]
+    # Published rows cannot be made again, so they only get footnotes.
     problems = [
         f"table {table.id}, {group}: {field} is {value}, of others {others}"
         for table, groups in checked
@@ -91,10 +93,10 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
 
 
 def differences(lineages: Lineages, allowed: frozenset[str]) -> Differences:
-    """Return what groups differ in beyond the allowed fields and sections, from the most frequent value of a field.
+    """Return the fields in which groups deviate from the most frequent value, except allowed fields and sections.
 
-    Of values that are equally frequent the first counts. A field that does not apply to a group is not compared, nor
-    are fields of training over methods.
+    Of equally frequent values the first one counts. A field that does not apply to a group is not compared. Fields of
+    training are compared only within a method.
     """
     names = dict.fromkeys(name for fields in lineages.values() for name in fields)
     differing: dict[str, dict[str, tuple[str, str]]] = {}
@@ -127,10 +129,10 @@ def _of_table(table: Table, lineages: Lineages) -> Differences:
 
 
 def allowed_fields(table: Table) -> frozenset[str]:
-    """Return the fields in which the lines of a table may differ.
+    """Return the fields in which the rows of a table may differ.
 
     Raises:
-        DataError: a factor that is none.
+        DataError: an unknown factor.
     """
     names = table.factor.split()
     if unknown := [name for name in names if name not in FACTORS]:
@@ -143,7 +145,7 @@ def allowed_fields(table: Table) -> frozenset[str]:
 
 
 def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
-    """Return the fields of a group; of a published one, those of the files that the table's document quotes."""
+    """Return the fields of a group; of a published group, those of the files that the table's document quotes."""
     fields = lineages.get(f"{group}/document~{table.section}", lineages.get(group))
     if fields is None:
         raise DataError(
@@ -155,12 +157,13 @@ def _fields(group: str, table: Table, lineages: Lineages) -> Fields:
 
 
 def _marked(table: Table, groups: Differences) -> Table:
-    """Return the table with a letter for each footnote; policies that differ alike share one."""
+    """Return the table with a letter for each footnote; policies with the same differences share one."""
     holders: dict[tuple[bool, tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
     for group, fields in groups.items():
         is_published = group.startswith(PUBLISHED)
-        values = () if is_published else tuple(fields.values())  # theirs stand in the table of the configuration
+        values = () if is_published else tuple(fields.values())  # the table of the configuration has their values
         holders.setdefault((is_published, tuple(fields), values), []).append(group)
+    # The 53rd footnote is `aa`.
     letters = [ascii_letters[i % len(ascii_letters)] * (1 + i // len(ascii_letters)) for i in range(len(holders))]
     marked = list(zip(letters, holders.values(), strict=True))
     marks = ["".join(mark for mark, who in marked if {*policies} & {*who}) for policies in table.policies]

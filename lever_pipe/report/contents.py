@@ -1,4 +1,4 @@
-"""What stands where: the pages, their sections, and who makes their summaries, tables and what their sentences need."""
+"""Structure of the report: pages, sections, and the functions that make summaries, tables and facts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "claims": ("claims-000", "claims-001", "claims-002", "claims-003", "claims-004"),
     "data": ("data",),
 }
-"""Sections by page: the main one and the appendix."""
+"""Sections by page: the main page and the appendix."""
 ENGLISH = frozenset(("comparisons", "sweeps", "emulation", "claims", "data"))
-"""Pages that only engineers read: they have no other language."""
+"""Pages for engineers, in English only."""
 
 SUMMARIES: Sequence[Callable[[ReportContext], Iterable[Summary]]] = (answer.answers, agent_answer.answers)
 TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
@@ -55,12 +55,12 @@ FACTS: Mapping[str, Callable[[ReportContext], Any]] = {
     },
     "004": agent.facts,
 }
-"""What the sentences of a section need, which `sentences.html.j2` writes in `section_ID`."""
+"""Facts for the sentences of a section, which macro `section_ID` of `sentences.html.j2` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Everything that the pages say, with each derived number noted in `ledger`."""
+    """Contents of all pages; `ledger` contains each derived number."""
 
     summaries: tuple[Summary, ...]
     tables: Mapping[str, tuple[Table, ...]]
@@ -69,11 +69,11 @@ class Contents:
 
 
 def contents_of(context: ReportContext) -> Contents:
-    """Return what the pages of a run say.
+    """Return the contents of a run's pages.
 
     Raises:
-        RecordError: a number refers to a row that is missing, a table's id stands twice, or a section is unknown.
-        DataError: `report.guard` is `strict` and lines of ours differ in more than their table compares.
+        RecordError: a number refers to a missing row, two tables have the same id, or a section is unknown.
+        DataError: `report.guard` is `strict` and our rows differ in more than their table compares.
     """
     ledger = EvidenceLedger(context.evidence)
     summaries = tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(context))
@@ -85,6 +85,7 @@ def contents_of(context: ReportContext) -> Contents:
             raise RecordError(f"table '{table.id}': expected a known section", found=table.section, do=do)
         tables[table.section] = (*tables.get(table.section, ()), table.noted(ledger))
     facts = {section: make(context) or {} for section, make in FACTS.items()}
+    # A section without any fact has no sentences.
     sentence_facts = {
         name: ledger.note(fact, f"section/{name}", "facts") for name, fact in facts.items() if any(fact.values())
     }
@@ -92,9 +93,10 @@ def contents_of(context: ReportContext) -> Contents:
 
 
 def _tables(context: ReportContext) -> Iterator[Table]:
-    """Yield every table with a line."""
+    """Yield every table that has rows."""
     ids: set[str] = set()
     for table in (table for make in TABLES for table in make(context)):
+        # The id names the table's files and its anchor.
         if table.id in ids:
             raise RecordError(f"expected one table '{table.id}'", found="two", do="Rename one of them.")
         ids.add(table.id)

@@ -1,4 +1,4 @@
-"""What every table and sentence of the report is made of: the evidence, the configuration, how policies came to be."""
+"""Inputs of every table and sentence of the report: the evidence, the configuration and the lineages of policies."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DOCUMENT_SAMPLES = 200
 
 @dataclass(frozen=True)
 class ReportContext:
-    """The finished run as the report sees it; a study that did not run has no rows."""
+    """The finished run; a study that did not run has no rows."""
 
     evidence: Evidence
     config: ReportedRun
     lineages: Lineages = field(default_factory=dict)
     claims: Sequence[EvaluatedClaim] = ()
-    """Those of the documents, with their verdicts."""
+    """The documents' claims with their verdicts."""
 
     def has(self, study: str) -> bool:
         """Return whether a study is part of this configuration."""
@@ -42,7 +42,7 @@ class ReportContext:
 
     @cached_property
     def presets(self) -> list[Arm]:
-        """Return the evaluated groups of each preset but those of sweeps, the main one first."""
+        """Return the evaluated groups of each preset that is not a sweep's cell, the main preset first."""
         groups = self.evidence.subjects("accuracy", study="lever", subset="prefix", shots=MEAN)
         cells = swept(self.config.sweeps)
         return [arm for arm in arms_of(groups, self.config.main_preset) if arm.preset not in cells]
@@ -60,19 +60,19 @@ class ReportContext:
 
     @cached_property
     def samples(self) -> list[int]:
-        """Return the evaluated sample counts, rising."""
+        """Return the evaluated sample counts in ascending order."""
         rows = self.evidence.where(metric="accuracy", study="lever", subset="prefix", shots=MEAN)
         return sorted({int(row.samples) for row in rows})
 
     @cached_property
     def shots(self) -> list[int]:
-        """Return the evaluated shot counts, rising."""
+        """Return the evaluated shot counts in ascending order."""
         rows = self.evidence.where(metric="accuracy", study="lever", subset="prefix")
         return sorted({int(row.shots) for row in rows if row.shots not in ("", MEAN)})
 
     @property
     def document_samples(self) -> int:
-        """Return the evaluated sample count nearest to that of documents 001 and 002."""
+        """Return the evaluated sample count nearest to `DOCUMENT_SAMPLES`."""
         return near(self.samples or [DOCUMENT_SAMPLES], DOCUMENT_SAMPLES)
 
     def grpo(self, beta: float, epoch: int) -> str:
@@ -81,16 +81,16 @@ class ReportContext:
         return str(PolicyName(kind="grpo", preset=self.main.preset, base=base, beta=beta, epoch=epoch))
 
     def rl_data(self, metric: str, file: str) -> list[EvidenceRow]:
-        """Return what was published about a file of RL data: no row or one, whichever text prints it."""
+        """Return the published row about a file of RL data, from any document: a list of at most one row."""
         return self.evidence.where("published/rl_data", metric, at=file)[:1]
 
     def accuracy(self, group: str, shots: int | str = MEAN, samples: int | None = None) -> EvidenceRow | None:
-        """Return a group's accuracy with its interval, at the largest sample count where none is named."""
+        """Return a group's accuracy with its interval, by default at the largest sample count."""
         location = {"subset": "prefix", "samples": samples or max(self.samples, default=0), "shots": shots}
         return self.evidence.find(group, "accuracy", **location)
 
     def compared(self, left: str, right: str, *, shots: int | str = MEAN, **parts: Any) -> EvidenceRow | None:
-        """Return the first comparison of two groups, of the family that `parts` names where it does."""
+        """Return the first comparison of two groups; `parts` may name its family."""
         rows = self.evidence.where(left, "accuracy", study="lever", against=right, shots=shots, **parts)
         return rows[0] if rows else None
 

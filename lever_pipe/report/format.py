@@ -1,4 +1,4 @@
-"""How estimates are written: decimals, signs, intervals and p values."""
+"""Formatting of estimates: decimals, signs, intervals and p values."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import math
 from decimal import ROUND_HALF_UP, Decimal
 
 MOST_DIGITS = 12
-"""Decimals that are told apart; beyond them a binary number holds rounding errors."""
+"""Maximum number of decimals; further ones show binary rounding errors."""
 ABSENT = "–"
-"""What a table shows for an absent cell."""
+"""Text of an absent cell."""
 
 
 def number_text(value: float, digits: int, *, sign: bool = False) -> str:
-    """Return a number with `digits` decimals, halves away from zero: binary rounding would print them at random."""
+    """Return a number with `digits` decimals, halves away from zero; binary rounding would print halves at random."""
     if math.isinf(value):
         return "∞"
+    # Twelve decimals first, so that a binary 0.285 is a half and not slightly less.
     rounded = Decimal(f"{value:.12f}").quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    # `abs` avoids a negative zero.
     text = f"{abs(rounded) if rounded.is_zero() else rounded:f}"
     return f"+{text}" if sign and not rounded.is_zero() and rounded > 0 else text
 
 
 def ends_of(low: float, high: float, digits: int, *, sign: bool = False) -> list[str]:
-    """Return the ends of an interval, with decimals more for one that would print as the 0 that they leave out."""
+    """Return the ends of an interval; if it excludes 0, ends that would print as 0 get more decimals."""
     leave_out = low > 0 or high < 0
     return [
         telling_text(end, digits, 0.0, sign=sign) if leave_out else number_text(end, digits, sign=sign)
@@ -30,6 +32,6 @@ def ends_of(low: float, high: float, digits: int, *, sign: bool = False) -> list
 
 
 def telling_text(value: float, digits: int, border: float, *, sign: bool = False) -> str:
-    """Return a number with as many decimals, `digits` or more, as tell it from a border on which a verdict turns."""
+    """Return a number with `digits` decimals, or more if its text would equal `border`, where a verdict turns."""
     texts = (number_text(value, n, sign=sign) for n in range(digits, MOST_DIGITS))
     return next((text for text in texts if float(text) != border), number_text(value, digits, sign=sign))

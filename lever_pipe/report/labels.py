@@ -1,4 +1,4 @@
-"""What policies are called in tables and figures, by the group's name (`policy_names.group_of`)."""
+"""Display names of policies in tables and figures, by the group's name (`policy_names.group_of`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = {
 
 
 def label(group: str, *, with_epoch: bool = True) -> Cell:
-    """Return what a policy is called, as `GRPO, KL_BETA 0.15, epoch 3`; without its epoch where that is said apart."""
+    """Return a policy's display name, such as `GRPO, KL_BETA 0.15, epoch 3`, with or without its epoch."""
     name = PolicyName.parse(group)
     if name.kind == "baseline":
         return message(BASELINE_LABELS[name.variant]) if name.variant in BASELINES else code(name.variant)
@@ -38,7 +38,7 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
 
 
 def short(group: str) -> Cell:
-    """Return the name of a policy where its kind and epoch are said beside it: its KL_BETA, or its label."""
+    """Return a short name for use next to a policy's kind and epoch: its KL_BETA, or its label."""
     name = PolicyName.parse(group)
     if name.kind in ("grpo", "on_policy") and name.beta is not None:
         return beta_text(name.beta)
@@ -46,6 +46,6 @@ def short(group: str) -> Cell:
 
 
 def reading_order(groups: list[str]) -> list[str]:
-    """Return the baselines' groups in reading order, those without a place behind."""
+    """Return the baselines' groups in reading order; other groups come last."""
     locations = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}
     return sorted(groups, key=lambda group: (locations.get(group, len(locations)), group))

@@ -1,4 +1,4 @@
-"""How the compared policies came to be: fields from manifests, and what is known of the published rows."""
+"""Lineage of the compared policies: fields from our manifests, and the known fields of published rows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from lever_pipe.report.long_format import read_csv
 
 COLUMNS = ("group", "field", "value")
 UNKNOWN = "unknown"
-"""Value of a published field that no source tells."""
+"""Value of a published field that no source states."""
 EXCHANGED = "exchanged"
-"""The field that names the files behind a policy that somebody put in the place of what their rules made."""
+"""Field with the input files of a policy that were replaced by hand after their rules made them."""
 Fields = Mapping[str, str]
 """Value by field; a field that does not apply is absent."""
 Lineages = Mapping[str, Fields]
 """Fields by group: `policy_names.group_of` of ours, `published_key` of theirs."""
-DIGEST = 12  # hexadecimal digits of a content digest that tell two files apart
+DIGEST = 12  # hexadecimal digits of a content digest that distinguish two files
 
 
 class Stated(Row):
-    """What is known of one field, and which part of the published code or text says so."""
+    """The value of a field, and the part of the published code or text that states it."""
 
     value: str
     source: str
 
 
 class PublishedRuns(Row):
-    """Published runs that share a lineage; `documents` narrows it to the documents that quote these files."""
+    """Published runs that share a lineage; `documents` restricts it to the documents that quote these files."""
 
     stage: str
     betas: tuple[float, ...]
@@ -55,7 +55,7 @@ class PublishedLineage(Row):
 
 
 def published_key(beta: float, epoch: int, *, stage: str = "grpo", document: str = "") -> str:
-    """Return the group of a published row; with a document, of the row that this document quotes."""
+    """Return the group of a published row, or of the row that a document quotes."""
     return str(PolicyName(kind="published", variant=stage, beta=beta, epoch=epoch, document=document))
 
 
@@ -91,7 +91,7 @@ def read_published_lineage(path: Path) -> dict[str, dict[str, str]]:
 
 
 def read_published_runs(path: Path) -> PublishedLineage:
-    """Return the published lineage as it stands in its file, with the source of every field.
+    """Return the published lineage as in its file, with the source of every field.
 
     Raises:
         RecordError: a missing or malformed file.
@@ -103,7 +103,7 @@ def read_published_runs(path: Path) -> PublishedLineage:
 
 
 def group_of_training(manifest: Manifest) -> str:
-    """Return the group whose epoch a training manifest describes."""
+    """Return the group of the epoch that a training manifest describes."""
     config = manifest.config
     base, beta = config.get("base_rce_epoch"), config.get("kl_beta")
     name = PolicyName(kind=_method(manifest), preset=config["preset"], base=base, beta=beta, epoch=config["epoch"])
@@ -113,8 +113,9 @@ def group_of_training(manifest: Manifest) -> str:
 def of_training(manifest: Manifest) -> dict[str, str]:
     """Return the fields of one training epoch of one seed; every value of its config is in one of them.
 
-    An epoch may have a reward of its own; one that judges what it draws has its LVLM in the fields of section `scorer`.
+    An epoch may have its own reward. If it scores its own samples, section `scorer` contains the fields of its LVLM.
     """
+    # Copies, because values are removed once a field has them.
     config, section = dict(manifest.config), manifest.stage.removeprefix("train_").removesuffix("_epoch")
     part, _ = dict(config.pop(section)), config.pop("objective", None)  # the objective is the method
     fields = {"method": _method(manifest), "preset": config.pop("preset"), "epoch": str(config.pop("epoch"))}
@@ -141,25 +142,26 @@ def of_training(manifest: Manifest) -> dict[str, str]:
     }
     if "train_examples" in manifest.inputs:
         fields["training_examples"] = manifest.inputs["train_examples"][:DIGEST]
+    # All remaining values, so that a new key of the config is compared, too.
     return fields | _texts("", {**config, section: part})
 
 
 UNTRAINED = {"start_checkpoint": "untrained"}
-"""The field of a run that starts from random weights, where others do not."""
+"""The field of a run that starts from random weights while others start from a checkpoint."""
 
 
 def of_start(manifest: Manifest) -> dict[str, str]:
-    """Return the field of every run of a preset whose selector starts from a checkpoint."""
+    """Return the start checkpoint as a field, for runs of presets that start from one."""
     return {"start_checkpoint": manifest.inputs["start[0]"][:DIGEST]}
 
 
 def learns_from_rewards(manifest: Manifest) -> bool:
-    """Return whether a training epoch reads the rewarded RL data; supervised learning has beams in their place."""
+    """Return whether a training epoch reads the rewarded RL data; supervised learning reads beams instead."""
     return _method(manifest) != "sft"
 
 
 def of_reward(manifest: Manifest) -> dict[str, str]:
-    """Return the fields of the rewarded RL data that a preset learns from."""
+    """Return the fields of a preset's rewarded RL data."""
     return {"rl_data": manifest.inputs["rl_data"][:DIGEST], **_of_reward(manifest.config["reward"])}
 
 
@@ -190,6 +192,7 @@ def of_answers(manifest: Manifest) -> dict[str, str]:
 
 def of_scores(manifest: Manifest) -> dict[str, str]:
     """Return the fields of the scores of a batch."""
+    # Each batch scores other policies, which is no difference between them.
     config = {name: value for name, value in manifest.config.items() if name != "policies"}
     return {
         "questions": manifest.inputs["eval_examples"][:DIGEST],
@@ -204,7 +207,7 @@ def of_environment(manifest: Manifest) -> dict[str, str]:
 
 
 def _method(manifest: Manifest) -> str:
-    """Return the part of a policy's name that tells what it was trained by."""
+    """Return the training method, as policy names contain it."""
     return str(manifest.config.get("objective", manifest.stage.removeprefix("train_").removesuffix("_epoch")))
 
 
@@ -214,6 +217,7 @@ def _of_reward(reward: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _of_lvlm(lvlm: Mapping[str, Any]) -> dict[str, str]:
+    # A digest, because the templates are too long for a table.
     templates = hashlib.sha256(json.dumps(lvlm["prompt"], sort_keys=True).encode()).hexdigest()[:8]
     return {
         "lvlm": f"{lvlm['engine']} {lvlm['model_identity']}",
@@ -238,7 +242,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _texts(section: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return every leaf as text, so that no value of a config is left out of the comparison."""
+    """Return every leaf as text, so that the comparison covers every value of a config."""
     return {name: _plain(value) for name, value in flat(values, section and f"{section}.")}
 
 

@@ -1,4 +1,4 @@
-"""Long-format CSV for machines: one observation a line, numbers free of another machine's last bits."""
+"""Long-format CSV for machines: one observation per line, with numbers that are the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from lever_pipe.base.errors import RecordError
 
 
 def decimal(value: float) -> str:
-    """Return at most nine significant digits: below what the last bits of another machine could move; NaN is empty."""
+    """Return at most nine significant digits, because further ones depend on the machine; NaN is empty."""
     return "" if math.isnan(value) else f"{value:.9g}"
 
 
 def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a header, none of no column, and the lines as CSV: floats as `decimal` writes them, None as nothing."""
+    """Return a header, if there are columns, and the lines as CSV; floats as in `decimal`, None as an empty field."""
     buffer = io.StringIO()
+    # The csv module would end lines with a carriage return, too.
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerows([columns] if columns else [])
     writer.writerows([decimal(cell) if isinstance(cell, float) else cell for cell in line] for line in lines)
@@ -27,7 +28,7 @@ def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 
 
 def write_csv(path: Path, columns: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
-    """Write what `csv_text` returns."""
+    """Write the text of `csv_text` to a file."""
     storage.write_text(path, csv_text(columns, lines))
 
 
@@ -35,7 +36,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[list[str]]:
     """Return the lines of a CSV file, the head first.
 
     Raises:
-        RecordError: no such file, no CSV, or a head that is not that of the columns, where any are wanted.
+        RecordError: a missing file, invalid CSV, or a head other than the expected columns.
     """
     lines = [cells for _, cells in storage.read_csv(path)]
     if columns and lines[:1] != [list(columns)]:

@@ -1,4 +1,4 @@
-"""What a run is: every preset's hyper-parameters, what the published one does, and results that look like a fault."""
+"""The setup of a run: settings of every preset, results of the published preset, and signs of an error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lever_pipe.report.selector.answer import SIMILAR
 from lever_pipe.report.table import Row, Table, framed
 
 AS_PUBLISHED = "published"
-"""The preset whose values are those that the documents name."""
+"""The preset with the documents' own values."""
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield the presets side by side: where they differ, and whole."""
+    """Yield the presets side by side: the settings that differ, and all settings."""
     configured = context.config.presets
     presets = {arm.preset: configured[arm.preset] for arm in context.config.arms if arm.preset in configured}
     if not context.has("lever") or not presets:
@@ -30,6 +30,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
         key: {"Setting": code(key), **{code(name): _value(values.get(key)) for name, values in settings.items()}}
         for key in keys
     }
+    # With a single preset nothing differs, so its network is shown instead.
     lines = [rows[key] for key in differing or [key for key in keys if key.startswith(("selector.", "start_from"))]]
     sizes = {row.subject.split("/")[0]: row for row in context.evidence.where(metric="n_parameters", study="lever")}
     counts = {code(name): level(sizes.get(f"preset~{name}"), 0, interval=False) for name in settings}
@@ -40,7 +41,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def facts(context: ReportContext) -> dict[str, Any]:
-    """Return what ran where, on how much, and what the published preset does here."""
+    """Return the studies of a run, its size, and the results of the published preset."""
     has_selector = context.has("lever")
     return {
         "studies": context.config.studies,
@@ -50,7 +51,7 @@ def facts(context: ReportContext) -> dict[str, Any]:
 
 
 def _size(context: ReportContext) -> dict[str, Any] | None:
-    """Return how many questions, seeds, betas and epochs the main preset has."""
+    """Return the number of questions and seeds, the betas and the epochs of the main preset."""
     arm = next((arm for arm in context.config.arms if arm.preset == context.main.preset), None)
     row = context.accuracy(context.main.last_rce or "")
     if arm is None or row is None:
@@ -60,7 +61,7 @@ def _size(context: ReportContext) -> dict[str, Any] | None:
 
 
 def _published_preset(context: ReportContext) -> dict[str, Any] | None:
-    """Return what the preset with the documents' own values does in this run, beside the main one."""
+    """Return the results of the preset with the documents' own values, next to the main preset."""
     other = next((arm for arm in context.presets[1:] if arm.preset == AS_PUBLISHED), None)
     if other is None or not other.rce:
         return None
@@ -96,9 +97,9 @@ def _value(value: Any) -> Cell:
 
 
 def doubts(evidence: Evidence, lineages: Lineages) -> dict[str, Any]:
-    """Return what speaks against a run: exchanged files, nothing right, equal policies, or no agent with a reward.
+    """Return signs of an error: exchanged files, no correct answer, equal policies, or no agent with a reward.
 
-    A wrong model or prompt leaves these behind more often than a finding.
+    A wrong model or prompt causes them more often than a real effect does.
     """
     exchanged = {file for fields in lineages.values() if EXCHANGED in fields for file in fields[EXCHANGED].split(", ")}
     accuracies = _measured(evidence, "accuracy", study="lever", subset="prefix")
@@ -117,7 +118,7 @@ def _measured(evidence: Evidence, metric: str, **parts: str) -> list[EvidenceRow
 
 
 def _are_equal(rows: list[EvidenceRow]) -> bool:
-    """Return whether several subjects have one value wherever they are measured alike."""
+    """Return whether there are several subjects, with one value at each sample and shot count."""
     cells: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
     for row in rows:
         cells[row.samples, row.shots].add(row.value)

@@ -1,4 +1,4 @@
-"""From the files that the rules write to rows of evidence: one reader a kind of file, each row with its line."""
+"""Readers that turn the rules' output files into rows of evidence, one reader for each kind of file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Line = Mapping[str, str]
 LEVER, INTENTION = "lever", "intention"
 TESTED = ("p", "p_holm", "detectable")
 COUNTS = {"n": ("n_questions", "n_tasks", "n"), "runs": ("n_runs", "n_seeds")}
-"""Columns of a file that hold a count of a row."""
+"""Columns of a file with counts, by field of a row."""
+# A label may also contain the value stored in the checkpoint: `0.15(stored 0.1)`.
 BETA_LABEL = re.compile(r"(?P<beta>\d+(?:\.\d+)?)(?:\(stored \d+(?:\.\d+)?\))?")
 PUBLISHED_METRICS = {
     "vqa_acc_pct": "accuracy",
@@ -29,24 +30,24 @@ PUBLISHED_METRICS = {
     "adv_std": "std_advantage",
     "adv_max": "max_advantage",
 }
-"""Names of metrics in the reference that are others than ours."""
+"""Metrics with other names in the reference -> our names."""
 BY_SEED = ("pg_loss", "kl", "entropy", "sequence_length", "normalised_reward")
-"""Training metrics of study `intention` that claims compare run by run."""
+"""Training metrics of study `intention` that claims compare by seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Reads a kind of file whose lines say alike what they hold; templates are filled with the columns of a line.
+    """Reader of a kind of file whose lines all have the same structure; a line's columns fill the templates.
 
-    Columns that are named as parts of a row (`samples`, `shots`, `role`, the ends of an interval, tests, counts) stand
-    for these.
+    Columns named like parts of a row (`samples`, `shots`, `role`, the ends of an interval, tests, counts) fill these
+    parts.
 
     Attributes:
-        subject: template, or what works it out from a line.
-        metrics: column by metric, each a row.
+        subject: template, or function of a line.
+        metrics: metric -> column of its value; each makes a row.
         parts: templates of other parts of a row.
-        runs: training runs behind a row, where no column says so.
-        has_means: whether means over seeds follow the rows of single seeds.
+        runs: training runs of a row, unless a column contains them.
+        has_means: whether to add means over seeds after the rows of single seeds.
         study: of the subject.
     """
 
@@ -61,7 +62,7 @@ class Lines:
         """Yield the rows of each file.
 
         Raises:
-            RecordError: there is no such file.
+            RecordError: a missing file.
         """
         for path in paths:
             rows = (row for source, line in _lines(path) for row in self.rows(source, line))
@@ -80,7 +81,8 @@ class Lines:
 
 
 def trained(line: Line) -> str:
-    """Return the policy that the columns of a training file name."""
+    """Return the name of the policy in the columns of a training file."""
+    # Training files record on-policy GRPO as stage `grpo` in another mode.
     kind = "on_policy" if (line["stage"], line["mode"]) == ("grpo", "on_policy") else line["stage"]
     base, seed, epoch = (int(line[name]) if line[name] else None for name in ("base_rce_epoch", "seed", "epoch"))
     beta = float(line["kl_beta"]) if line["kl_beta"] else None
@@ -111,11 +113,11 @@ parameters = Lines(
     has_means=True,
 )
 costs = Lines(trained, {"prompts.own": "own_prompts", "prompts.all": "prompts"}, runs=1, has_means=True)
-"""Prompts that an epoch has learned from: its own, and those of its base with them."""
+"""Prompts that an epoch has learned from: its own, and all including the RL data's."""
 selections = Lines("{group}", {"agrees.{agrees_in}": "share"}, {"at": "rank {rank}"})
-"""What demonstrations have in common with their queries by rank."""
+"""Agreement of demonstrations with their queries, by rank."""
 copying = Lines("{group}", {"copying.{measure}": "value"})
-"""What answers owe to the demonstrations that their prompts show."""
+"""Dependence of answers on the demonstrations in their prompts."""
 _differences = Lines(
     "{left}", {"accuracy": "difference"}, {**PREFIX, "against": "{right}", "family": "{family}", "how": "{test}"}
 )
@@ -140,10 +142,11 @@ _runs = Lines(
 
 
 def comparisons(path: Path) -> Iterator[EvidenceRow]:
-    """Yield paired differences of groups, of `comparisons.csv` of study `lever`, and the levels that they are made of.
+    """Yield paired differences of groups and both sides' accuracies, from `comparisons.csv` of study `lever`.
 
-    `accuracy.left` and `accuracy.right` are over the runs that were compared, so that they subtract.
+    `accuracy.left` and `accuracy.right` cover only the compared runs, so that they subtract to the difference.
     """
+    # Interval and tests of a comparison do not apply to the accuracy of one side.
     plain: dict[str, Any] = dict.fromkeys(("low", "high", *TESTED), NAN) | {"how": "runs compared"}
     for source, line in _lines(path):
         for row in _differences.rows(source, line):
@@ -153,26 +156,28 @@ def comparisons(path: Path) -> Iterator[EvidenceRow]:
 
 
 def scores(*paths: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies of single seeds and draws over prefixes of the questions, of `scores.csv` and `arms.csv`."""
+    """Yield accuracies of single seeds and draws on prefixes of the questions, from `scores.csv` and `arms.csv`."""
     for source, line in (pair for path in paths for pair in _lines(path)):
         if line["subset"] == "prefix":
+            # Only rows of single seeds and draws: `intervals` reads the groups' rows.
             yield from (row for row in _scores.rows(source, line) if group_of(row.subject) != row.subject)
 
 
 def facts(subject: str, path: Path, *, study: str = LEVER) -> Iterator[EvidenceRow]:
-    """Yield every number of a JSON file, or of a CSV file of the columns metric and value, under its path in it."""
+    """Yield every number of a JSON file under its path, or of a CSV file with the columns metric and value."""
     if path.suffix == ".csv":
         pairs = [(line["metric"], line["value"], source) for source, line in _lines(path)]
     else:
         pairs = [(name, value, str(path)) for name, value in _flat(json.loads(path.read_text(encoding="utf-8")))]
     for name, value, source in pairs:
         number = _number(value)
+        # A text has no value, so it is stored as printed.
         printed = str(value) if math.isnan(number) else ""
         yield EvidenceRow(study, subject, name, number, printed=printed, source=source)
 
 
 def emulated(scores: Path, prompts: Path, training: Path) -> Iterator[EvidenceRow]:
-    """Yield accuracies and prompts of emulated bugs, and what is logged without an update."""
+    """Yield accuracies and prompts of emulated bugs, and the metrics that are logged without an update."""
     yield from Lines(_emulated, ACCURACY, PREFIX, runs=1)(scores)
     counted = ("repeated_share", "prompts_a_query_mean", "prompts_a_query_max")
     yield from Lines("emulation/{arm}", {name: name for name in counted})(prompts)
@@ -180,19 +185,20 @@ def emulated(scores: Path, prompts: Path, training: Path) -> Iterator[EvidenceRo
 
 
 def endpoints(path: Path) -> Iterator[EvidenceRow]:
-    """Yield the endpoints of every arm, by seed and mean, of `endpoints.csv`."""
+    """Yield the endpoints of every arm, by seed and mean, from `endpoints.csv`."""
     return map(_of_endpoint, _endpoints(path))
 
 
 def arm_comparisons(path: Path) -> Iterator[EvidenceRow]:
-    """Yield paired differences of arms, of `comparisons.csv` of study `intention`; the family is the role."""
+    """Yield paired differences of arms from `comparisons.csv` of study `intention`; the family is the role."""
     return map(_of_endpoint, _arm_differences(path))
 
 
 def curves(path: Path) -> Iterator[EvidenceRow]:
-    """Yield every metric of every step as mean over seeds, of `curves.csv`; before the end where all came so far.
+    """Yield every metric of every step as a mean over seeds, from `curves.csv`, if all seeds reached the step.
 
-    Evaluations stand by seed too, and so do the training metrics of `BY_SEED` at the first and the evaluated steps.
+    Evaluations also have rows by seed, and so do the training metrics of `BY_SEED` at the first and the evaluated
+    steps.
     A training metric has, for each arm, the sum over steps as mean over seeds.
     """
     every = list(agent_curves(path))
@@ -201,7 +207,7 @@ def curves(path: Path) -> Iterator[EvidenceRow]:
     for row in _with_means(every):
         is_mean = "/seed~" not in row.subject
         if is_mean and row.subset != "test" and row.runs < n_seeds[row.subject]:
-            continue  # of those that went on
+            continue  # some seeds ended before this step, so its mean would cover other runs
         if row.subset != "train" or is_mean or (row.metric in BY_SEED and row.at in evaluated):
             yield row
     yield from _sums(path, [row for row in every if row.subset == "train"])
@@ -218,7 +224,7 @@ def _sums(path: Path, rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
 
 
 def runs(path: Path) -> Iterator[EvidenceRow]:
-    """Yield what is known of every run of an arm, of `runs.csv`; a text has no value."""
+    """Yield the facts of every run of an arm from `runs.csv`; a text has no value."""
     for source, line in _lines(path):
         yield from _runs.rows(source, line)
         for metric in ("engine", "reason", "version", "device"):
@@ -229,7 +235,7 @@ def runs(path: Path) -> Iterator[EvidenceRow]:
 def published(path: Path) -> Iterator[EvidenceRow]:
     """Yield the published numbers of study `lever` that the documents quote: OK-VQA, Qwen2.5-VL, RandSampler.
 
-    Of a number that one file prints twice the first counts.
+    If a file prints a number twice, the first one counts.
     """
     keys: set[str] = set()
     for source, line in _lines(path):
@@ -247,6 +253,7 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         if row.key in keys:
             continue
         keys.add(row.key)
+        # The epoch of a published minimum gets its own row.
         if epoch == "minimum" and line["epoch"].isdigit():
             minimum: dict[str, Any] = {"value": float(line["epoch"]), "printed": line["epoch"], "source": source}
             yield row._replace(at="minimum epoch", **minimum)
@@ -255,9 +262,10 @@ def published(path: Path) -> Iterator[EvidenceRow]:
 
 
 def published_agents(path: Path) -> Iterator[EvidenceRow]:
-    """Yield what documents 003 and 004 print of their two runs; a text has no value."""
+    """Yield the numbers that documents 003 and 004 print for their two runs; a text has no value."""
     keys: set[tuple[str, ...]] = set()
     for source, line in _lines(path):
+        # The file's name starts with the document's number.
         subject, quoted = f"published/{line['run']}" if line["run"] else "published", line["source_file"][:3]
         key = (subject, line["metric"], line["step"], quoted)
         if key not in keys:
@@ -267,13 +275,13 @@ def published_agents(path: Path) -> Iterator[EvidenceRow]:
 
 
 def _of_endpoint(row: EvidenceRow) -> EvidenceRow:
-    """Return a row whose metric is the name of an endpoint with that name taken apart."""
+    """Return a row whose metric is an endpoint's name, with this name split into its parts."""
     parts: dict[str, Any] = {**taken_apart(row.metric)}
     return row._replace(**parts)
 
 
 def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
-    """Yield the rows of single seeds and behind them their means over seeds, under the name of the group."""
+    """Yield the rows of single seeds, then their means over seeds under the name of the group."""
     groups: dict[tuple[str, ...], list[EvidenceRow]] = {}
     for row in rows:
         yield row
@@ -285,7 +293,7 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
 
 
 def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
-    """Return the mean of rows of one file, which names the line of each."""
+    """Return the mean of rows of one file; its source lists the line of each."""
     locations = [row.source.rpartition(":") for row in rows]
     source = f"{locations[0][0]}:{'+'.join(line for _, _, line in locations)}"
     value = math.fsum(row.value for row in rows) / len(rows)
@@ -293,12 +301,13 @@ def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Line]]:
-    """Yield each line of a CSV file with where it stands.
+    """Yield each line of a CSV file with its location.
 
     Raises:
-        RecordError: there is no such file.
+        RecordError: a missing file.
     """
     head, *lines = read_csv(path) or [[]]
+    # Line 1 is the head.
     for number, line in enumerate(lines, start=2):
         yield f"{path}:{number}", dict(zip(head, line, strict=True))
 

@@ -1,4 +1,4 @@
-"""An answer in the first screen: what it says, a small plot, and where it rests."""
+"""Summaries on the first screen: each has an answer, a small plot, and links to the details."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from lever_pipe.report.cells import Cell, Estimate, EvidenceLedger, Message
 
 MarkKind: TypeAlias = Literal["a", "b", "muted"]
-"""Which of two series a dot belongs to, or that it is there to compare with."""
+"""Series of a dot: one of two, or `muted` for a value to compare with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,16 @@ class SummaryRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One answer.
+    """A question with its answer.
 
     Attributes:
-        id: names its derived numbers in the evidence, and what writes it: `answer_ID` and `notes_ID`.
+        id: names its derived numbers in the evidence, and its macros `answer_ID` and `notes_ID`.
         title: the question.
-        facts: what `sentences.html.j2` needs for its sentences.
-        rows: of the plot; none draws none.
-        axis: what the plot's axis measures, with its unit.
+        facts: arguments for its sentences in `sentences.html.j2`.
+        rows: of the plot; without rows there is no plot.
+        axis: quantity of the plot's axis, with its unit.
         links: targets and their texts.
-        keys: what the marks `a` and `b` are, where both are drawn.
+        keys: legend of the marks `a` and `b`, if the plot has both.
     """
 
     id: str
@@ -42,10 +42,10 @@ class Summary:
     keys: tuple[tuple[MarkKind, Message], ...] = ()
 
     def noted(self, ledger: EvidenceLedger) -> Summary:
-        """Return the summary with every derived number in the evidence, under `summary/ID`.
+        """Return the summary after adding every derived number to the evidence, under `summary/ID`.
 
         Raises:
-            RecordError: a number refers to a row that is missing.
+            RecordError: a number refers to a missing row.
         """
         subject = f"summary/{self.id}"
         rows = []

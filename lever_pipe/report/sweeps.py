@@ -1,4 +1,4 @@
-"""Sweeps: a table for each, its cells against the arm that is swept, the highest one named as chosen by the data."""
+"""Sweeps: a table for each, with its cells against the swept arm; the data choose the cell named as highest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed
 
 Rows = Mapping[tuple[str, str], EvidenceRow]
-"""By decoding, which the selector has none of, and arm."""
+"""By decoding (empty for the selector) and arm."""
 HEADS = ("Score", "Difference", "Holm p")
 KINDS = {"lever": "selector", "intention": "agent"}
 LOCATION = ("at", "subset", "samples", "shots", "mode")
@@ -26,12 +26,12 @@ WORDS = {
 
 
 class SweepView(NamedTuple):
-    """A sweep with its cells at the primary endpoint, and their differences to the arm that is swept."""
+    """A sweep with its cells at the primary endpoint, and their differences from the swept arm."""
 
     sweep: Sweep
     study: str
     measured: Sequence[str]
-    """What the scores are, the ends of their messages."""
+    """Names of the scores, which are suffixes of their messages."""
     scale: float
     digits: int
     scores: Rows
@@ -43,13 +43,13 @@ class SweepView(NamedTuple):
         return list(dict.fromkeys(mode for mode, _ in self.scores))
 
     def cells(self, mode: str, arm: str) -> tuple[Cell, Cell, Cell]:
-        """Return a score, its difference to the swept arm and the Holm p of that."""
+        """Return a score, its difference from the swept arm, and the Holm p of the difference."""
         row, contrast = self.scores[mode, arm], self.gaps.get((mode, arm))
         return level(row, self.digits, scale=self.scale), gap(contrast, self.digits, scale=self.scale), holm(contrast)
 
 
 def views_of(context: ReportContext) -> Iterator[SweepView]:
-    """Yield every sweep that has results."""
+    """Yield every sweep that has complete results."""
     agents, endpoints = view_of(context), list[tuple[Any, ...]]()
     endpoints += [(sweep, "lever", "accuracy", 1.0, 2) for sweep in context.config.sweeps]
     if agents is not None:
@@ -67,12 +67,12 @@ def views_of(context: ReportContext) -> Iterator[SweepView]:
         sides = dict.fromkeys(side for row in rows for side in (row.against, row.subject))
         measured = list(dict.fromkeys(PolicyName.parse(side).kind for side in sides)) if study == "lever" else [metric]
         gaps = {(row.mode, _arm(row.subject)): row for row in rows}
-        if len(scores) == len(sweep.cells) * len({mode for mode, _ in scores}) > 0:  # every cell is there
+        if len(scores) == len(sweep.cells) * len({mode for mode, _ in scores}) > 0:  # every cell has a score
             yield SweepView(sweep, KINDS[study], measured, scale, digits, scores, gaps)
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield a table a sweep."""
+    """Yield one table for each sweep."""
     for view in views_of(context):
         keys, arm = [code(key) for key in view.sweep.over], code(view.sweep.arm)
         rows: list[Row] = []
@@ -95,7 +95,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:
-    """Return which agents of a sweep ended before the last step."""
+    """Return the agents of a sweep that ended before the last step."""
     agents = context.config.agents
     if view.study != "agent" or agents is None:
         return {"early": []}
@@ -106,19 +106,19 @@ def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of a key as tables and figures write it."""
+    """Return a key's value as text for tables and figures."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _arm(subject: str) -> str:
-    """Return the preset or arm that a subject's name begins with."""
+    """Return the preset or arm at the start of a subject's name."""
     return subject.partition("/")[0].partition("~")[2]
 
 
 def _highest(view: SweepView, mode: str) -> Cell:
-    """Return which cell scores highest in a decoding, the swept arm before its equals, and how far above that."""
+    """Return the highest cell in a decoding and its difference from the swept arm, which wins ties."""
     cells, base = view.sweep.cells, view.sweep.arm
     best = max(cells, key=lambda cell: (view.scores[mode, cell.arm].value, cell.arm == base))
     score, difference, p = view.cells(mode, best.arm)

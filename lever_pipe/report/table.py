@@ -1,4 +1,4 @@
-"""A table: a frame of cells with what stands around it, and its forms as CSV, LaTeX and Markdown."""
+"""A table: a frame of cells with its texts and notes, and its forms as CSV, LaTeX and Markdown."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lever_pipe.report.format import ABSENT, ends_of
 from lever_pipe.report.long_format import csv_text
 
 SUBJECTS = "subjects"
-"""Column of a frame that is not shown: the policies behind a row, which `comparability` holds against each other."""
+"""Hidden column of a frame: the policies of a row, which `comparability` compares."""
 SOURCE = "Source"
-"""Column that says whose numbers a row holds: `ours` or `published`."""
+"""Column with the origin of a row's numbers: `ours` or `published`."""
 NAME = 30
-"""Characters that a column of names has at most."""
+"""Maximum characters of a cell in a column of names; columns with longer texts are words."""
 LATEX = str.maketrans(
     {
         **{char: f"\\{char}" for char in "&%$#_{}"},
@@ -35,28 +35,28 @@ LATEX = str.maketrans(
         "\N{GREEK SMALL LETTER BETA}": r"$\beta$",
     }
 )
-"""Text of LaTeX for each character that it reads otherwise, or that its usual fonts lack."""
+"""LaTeX text of each character that LaTeX interprets or that its usual fonts lack."""
 MARKDOWN = re.compile(r"[\\`*|<>]|(?<!\w)_|_(?!\w)")
-"""Characters that Markdown reads as markup."""
+"""Characters that Markdown interprets as markup."""
 Row = Mapping[Any, Cell]
 """Cells by head: English text, or a message with arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled frame; its texts and heads are English, which is translated when it is written.
+    """A titled frame. Its texts and heads are English and are translated at output.
 
     Attributes:
         id: unique; the stem of its CSV file, and its anchor on a page.
-        section: the section of the page it stands in, as `contents.PAGES` names it.
-        title: what it shows.
-        frame: a column a head, a row a line.
-        facts: what its sentences need, macros `intro_ID` and `notes_ID` of `sentences.html.j2`.
-        macro_id: stands for its id in their names.
-        factor: what its rows are meant to differ in (`comparability.FACTORS`); empty where they are not compared.
+        section: section of the page, as in `contents.PAGES`.
+        title: heading of the table.
+        frame: one column for each head, one row for each line.
+        facts: arguments of its sentences, macros `intro_ID` and `notes_ID` of `sentences.html.j2`.
+        macro_id: replaces its id in the macros' names.
+        factor: intended differences of its rows (`comparability.FACTORS`); empty if they are not compared.
         folded: heads of the columns that a page shows below the first cell of a row.
         marks: letters of each row's footnotes.
-        footnotes: each with its mark: sentences.
+        footnotes: each mark with its sentences.
     """
 
     id: str
@@ -72,28 +72,29 @@ class Table:
 
     @property
     def macro(self) -> str:
-        """Return what the names of its macros end in."""
+        """Return the suffix of its macros' names."""
         return (self.macro_id or self.id).replace("-", "_")
 
     @property
     def heads(self) -> list[Any]:
-        """Return the heads of its columns."""
+        """Return the heads of its displayed columns."""
         return [head for head in self.frame if head != SUBJECTS]
 
     @property
     def rows(self) -> list[dict[Any, Cell]]:
         """Return the cells of each row by head."""
+        # Heads may be messages, which cannot name a tuple's fields.
         cells = self.frame[self.heads].itertuples(index=False, name=None)
         return [dict(zip(self.heads, row, strict=True)) for row in cells]
 
     @property
     def policies(self) -> list[tuple[str, ...]]:
-        """Return the policies behind each row; none are not compared."""
+        """Return the policies of each row; a row without policies is not compared."""
         return [policies or () for policies in self.frame.get(SUBJECTS, [()] * len(self.frame))]
 
     @property
     def columns(self) -> dict[Any, str]:
-        """Return the classes of each column: mostly numbers, names or words, and whether they are published."""
+        """Return the CSS classes of each column: `number`, `name` or `words` by its cells, and `published`."""
         classes = {}
         for head in self.heads:
             cells = [cell for cell in self.frame[head] if cell is not None]
@@ -105,10 +106,10 @@ class Table:
         return classes
 
     def noted(self, ledger: EvidenceLedger) -> Table:
-        """Return the table with every derived number in the evidence, under `table/ID`.
+        """Return the table after adding every derived number to the evidence, under `table/ID`.
 
         Raises:
-            RecordError: a cell refers to a row that is missing.
+            RecordError: a cell refers to a missing row.
         """
         location = f"table/{self.id}"
         rows = [
@@ -124,7 +125,8 @@ class Table:
 
 
 def framed(rows: Iterable[Row]) -> pd.DataFrame:
-    """Return rows as a frame without empty columns; None stands in absent cells."""
+    """Return rows as a frame without empty columns; absent cells are None."""
+    # With dtype object, counts stay ints next to absent cells.
     frame = pd.DataFrame(list(rows), dtype=object)
     return frame.where(frame.notna(), None).dropna(axis="columns", how="all")
 
@@ -132,13 +134,13 @@ def framed(rows: Iterable[Row]) -> pd.DataFrame:
 def paired_columns(
     names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())
 ) -> Iterator[Row]:
-    """Yield the row of ours and below it the published one, each only where it has a cell.
+    """Yield our row and below it the published one, each only if it has a cell.
 
     Args:
-        names: cells of both.
-        ours: further cells; both sides have the same heads.
-        published: the published ones.
-        policies: behind each.
+        names: cells of both rows.
+        ours: our further cells; both rows have the same heads.
+        published: the published cells.
+        policies: policies of each row.
     """
     for source, cells, groups in zip(("ours", "published"), (ours, published), policies, strict=True):
         if any(cell is not None for cell in cells.values()):
@@ -146,7 +148,7 @@ def paired_columns(
 
 
 def as_csv(table: Table, translator: Translator) -> str:
-    """Return a table as CSV; an interval has columns of its own, and an absent cell is an empty field."""
+    """Return a table as CSV; the ends of an interval have their own columns, and an absent cell is an empty field."""
     with_ends = {head for head in table.heads if any(map(_has_ends, table.frame[head]))}
     texts = ((translator.text(head), head in with_ends) for head in table.heads)
     columns = ([head, f"{head} low", f"{head} high"] if ends else [head] for head, ends in texts)
@@ -158,6 +160,7 @@ def as_csv(table: Table, translator: Translator) -> str:
 
 
 def _has_ends(cell: Cell) -> bool:
+    # NaN differs from itself.
     return isinstance(cell, Estimate) and cell.low == cell.low
 
 
@@ -170,9 +173,10 @@ def _fields(cell: Cell, translator: Translator, *, with_ends: bool) -> Sequence[
 
 
 def as_latex(table: Table, translator: Translator) -> str:
-    """Return a table as LaTeX with the rules of package `booktabs`, each cell as the page shows it."""
+    """Return a table as LaTeX with the rules of package `booktabs`; cells are as on the page."""
     columns = "".join("r" if columns_here.startswith("number") else "l" for columns_here in table.columns.values())
     caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
+    # `_texts` has already escaped the cells.
     body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(
         index=False, escape=False, column_format=columns, caption=caption, label=label
     )
@@ -183,17 +187,19 @@ def as_latex(table: Table, translator: Translator) -> str:
 
 
 def as_markdown(table: Table, translator: Translator) -> str:
-    """Return a table as Markdown, each cell as the page shows it."""
+    """Return a table as Markdown; cells are as on the page."""
     align = ["right" if columns.startswith("number") else "left" for columns in table.columns.values()]
     frame = _texts(table, translator, _markdown, "<sup>{}</sup>")
+    # Without `disable_numparse`, tabulate would reformat numbers.
     body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
     notes = [f"<sup>{mark}</sup> {_markdown(text)}" for mark, text in _notes(table, translator)]
     return "\n\n".join([f"**{_markdown(translator.text(table.title))}**", body, *notes]) + "\n"
 
 
 def _texts(table: Table, translator: Translator, escape: Callable[[str], str], superscript: str) -> pd.DataFrame:
-    """Return a table's escaped texts; the first cell of a row carries the marks of its footnotes."""
+    """Return a table's escaped texts; the first cell of a row includes the marks of its footnotes."""
     lines = [[escape(translator.text(cell)) or ABSENT for cell in row.values()] for row in table.rows]
+    # Not strict: a table without footnotes has no marks.
     for line, mark in zip(lines, table.marks, strict=False):
         line[0] += superscript.format(mark) if mark else ""
     return pd.DataFrame(lines, columns=[escape(translator.text(head)) for head in table.heads])
@@ -205,7 +211,7 @@ def _notes(table: Table, translator: Translator) -> list[tuple[str, str]]:
 
 def _latex(text: str) -> str:
     escaped = " ".join(text.split()).translate(LATEX)
-    # after the end of a row LaTeX takes a bracket or an asterisk for an argument
+    # after the end of a row LaTeX reads a bracket or an asterisk as its argument
     return f"{{}}{escaped}" if escaped.startswith(("[", "*")) else escaped
 
 
@@ -214,4 +220,4 @@ def _markdown(text: str) -> str:
 
 
 TABLE_FORMS: Mapping[str, Callable[[Table, Translator], str]] = {"csv": as_csv, "tex": as_latex, "md": as_markdown}
-"""By the ending of a file's name."""
+"""By file extension."""

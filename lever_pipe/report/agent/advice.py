@@ -1,4 +1,4 @@
-"""What documents 003 and 004 say in prose of KL, pro and con, and when to use it; each answered by our runs."""
+"""Recommendations of documents 003 and 004 for and against KL, each with the answer of our runs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lever_pipe.report.table import Row, Table, framed
 
 KL_SCHEDULE: Final = "kl_schedule"
 NOT_FACTORS = {"name", "seeds", "learning_rate", "trajectory_score"}
-"""Keys of an arm that do not count where arms differ in one factor alone."""
+"""Keys of an arm that are ignored when arms differ in one factor alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A sentence of a document, and what of our runs answers it.
+    """A sentence of a document and its answer from our runs.
 
     Attributes:
-        text: what it says.
-        claim: the evaluated claims that answers it; empty where none does.
-        arms: which arms answer instead, by their difference to the reference arm: those that differ in one
-            factor alone, or that of the documents.
-        stated: published numbers that it rests on: run, metric and, of a step, which.
-        published: what the document rests it on, with these numbers as `a`, `b` and `c`.
-        ours: what answers it where neither claim nor arm does.
+        text: the sentence.
+        claim: the evaluated claim that answers it; empty if none does.
+        arms: arms that answer it instead, by their difference from the reference arm: those that differ in one factor
+          alone, or the documents' arm.
+        stated: published numbers of the document's reason: run, metric and, for a curve, the step.
+        published: the document's reason, with these numbers as `a`, `b` and `c`.
+        ours: answer if neither a claim nor an arm answers it.
     """
 
     text: str
@@ -141,7 +141,7 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 
 def _reason(view: AgentView, recommendation: Recommendation) -> Cell:
-    """Return why the document says so; nothing where the reference lacks a number of it."""
+    """Return the document's reason, or None if the reference lacks one of its numbers."""
     rows = [_stated(view, *location) for location in recommendation.stated]
     cells = [as_printed(row) for row in rows]
     numbers = dict(zip("abc"[: len(cells)], cells, strict=True))
@@ -153,7 +153,7 @@ def _stated(view: AgentView, run: str, metric: str, step: int | None = None) -> 
 
 
 def _answered(view: AgentView, recommendation: Recommendation) -> Row:
-    """Return what answers it and the verdict: those of the claim, or of the tests of the table of arms."""
+    """Return the answer with its verdict, from the claim or from the tests in the table of arms."""
     if recommendation.arms == "document":
         return _of_document(view)
     answer = _of_arms(view, recommendation.arms) if recommendation.arms else None
@@ -166,7 +166,7 @@ def _answered(view: AgentView, recommendation: Recommendation) -> Row:
 
 
 def _of_document(view: AgentView) -> Row:
-    """Return the documents' arm against the reference arm at the primary endpoint; one seed has no verdict."""
+    """Return the documents' arm against the reference arm at the primary endpoint; one seed gives no verdict."""
     rows = {mode: row for mode in MODES if (row := view.compared(view.config.document_arm, mode)) is not None}
     gaps = [
         message("{where} {gap}", where=mode, gap=view.difference_cell(view.config.document_arm, mode)) for mode in rows
@@ -178,9 +178,10 @@ def _of_document(view: AgentView) -> Row:
 
 
 def _of_arms(view: AgentView, factor: str) -> Cell:
-    """Return what the arms that differ in one factor alone score against the reference arm, in each decoding, or None.
+    """Return the differences of the arms that differ from the reference arm in one factor alone, by decoding, or None.
 
-    A schedule of KL comes with its KL, and only rises: a small coefficient early, a larger one late.
+    A KL schedule may also change the KL weight, and must not fall: the advice is a small coefficient early and a larger
+    one late.
     """
     base, keys = view.arm(view.reference), AgentArm.model_fields.keys() - NOT_FACTORS
     texts = []

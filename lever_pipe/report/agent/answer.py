@@ -1,4 +1,4 @@
-"""The answer of the first screen to: what does KL do to the agent?"""
+"""First-screen summary of the effect of KL on the agent."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PUBLISHED_PAIR = (
 UNPUBLISHED: dict[str, Any] = dict.fromkeys(("name", "seeds", "learning_rate", "trajectory_score"), True)
 """Settings of an arm that the documents do not state, or that depend on the model."""
 KL_ALONE = {"name", "kl", "seeds"}
-"""Settings that an arm of nothing but KL may have of its own."""
+"""Fields of an arm that an arm with KL alone may set differently."""
 LINKS = (("#agent-arms", message("All arms")), ("documents-agent.html", message("Documents 003 and 004")))
 KEYS: tuple[tuple[MarkKind, Message], ...] = (("a", message("sampled")), ("b", message("greedy")))
 
 
 def answers(context: ReportContext) -> Iterator[Summary]:
-    """Yield the summary, which says why it says no more; none where the configuration holds no agent."""
+    """Yield the summary, or none if the configuration has no agent; without results it names the reason."""
     if context.config.agents is not None:
         yield _summary(context)
 
@@ -57,18 +57,20 @@ def _summary(context: ReportContext) -> Summary:
 
 
 def _with_kl(view: AgentView) -> list[AgentArm]:
-    """Return the arms with more KL than the reference arm and a seed of it, by their coefficient."""
+    """Return the arms with more KL than the reference arm and a common seed, by their coefficient."""
+    # Without the reference arm, no arm can be stronger.
     least = next((arm.kl for arm in view.arms if arm.name == view.reference), math.inf)
     stronger = [arm for arm in view.arms if arm.kl > least and view.common(arm.name, view.reference)]
     return sorted(stronger, key=lambda arm: arm.kl)
 
 
 def _chosen(view: AgentView, arms: Sequence[AgentArm]) -> list[AgentArm]:
-    """Return the arms that the answer names: the documents', that of its KL alone, and the strongest KL alone."""
+    """Return the arms that the answer names: the documents' arm, its KL alone, and the strongest KL alone."""
     reference = view.arm(view.reference)
     pure = [arm for arm in arms if arm.model_dump(exclude=KL_ALONE) == reference.model_dump(exclude=KL_ALONE)]
     published = [arm for arm in arms if arm.name == view.config.document_arm]
     same = [arm for arm in pure if any(arm.kl == other.kl for other in published)]
+    # `arms` are in ascending order of KL.
     strongest = (pure or list(arms))[-1:]
     return list({arm.name: arm for arm in (*published, *same, *strongest)}.values())
 
@@ -85,12 +87,13 @@ def is_published_comparison(reference: AgentArm, arm: AgentArm) -> bool:
 
 def _published_settings(arm: AgentArm) -> dict[str, Any]:
     """Return the settings of an arm that the documents state."""
+    # Only the presence of a warm-up is published.
     settings = arm.model_dump(exclude=UNPUBLISHED | {"schedule": {"warmup_steps"}})
     return settings | {"has_warmup": arm.schedule.warmup_steps > 0}
 
 
 def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
-    """Return an arm's differences in both decodings; those of one seed as plain numbers, which show nothing."""
+    """Return an arm's differences in both decodings; with one seed, as plain numbers without inference."""
     return {
         "name": arm.name,
         "is_published": is_published_comparison(view.arm(view.reference), arm),
@@ -101,7 +104,7 @@ def _differences(view: AgentView, arm: AgentArm) -> dict[str, Any]:
 
 
 def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]:
-    """Return what the tests over seeds show: arms by the signs that they share."""
+    """Return the results of the tests over seeds: arms grouped by the signs of their differences."""
     findings: list[dict[str, Any]] = []
     for arm in (arm for arm in arms if len(view.common(arm.name, view.reference)) > 1):
         rows = {mode: view.compared(arm.name, mode) for mode in MODES}
@@ -114,20 +117,20 @@ def _findings(view: AgentView, arms: Sequence[AgentArm]) -> list[dict[str, Any]]
 
 
 def _is_undone_by_holm(view: AgentView, arm: str) -> bool:
-    """Return whether an interval over seeds leaves out 0 and the adjusted test does not separate."""
+    """Return whether an interval over seeds excludes 0 although the adjusted test does not separate."""
     rows = (view.compared(arm, mode) for mode in MODES)
     return any(row is not None and row.runs > 1 and row.low * row.high > 0 and _sign(row) == 0 for row in rows)
 
 
 def _sign(row: EvidenceRow) -> int | None:
-    """Return 1 or -1 where a test separates the arms, 0 where it does not, and None without one."""
+    """Return 1 or -1 if a test separates the arms, 0 if it does not, and None without a test."""
     if math.isnan(row.p_holm):
         return None
     return int(math.copysign(1, row.value)) if row.p_holm < ALPHA else 0
 
 
 def _rows(view: AgentView, arms: Sequence[AgentArm]) -> Iterator[SummaryRow]:
-    """Yield every arm's difference to the reference arm over the seeds of both; one seed has no interval."""
+    """Yield every arm's difference from the reference arm over their common seeds; one seed has no interval."""
     for arm in arms:
         cells = ((kind, view.difference_cell(arm.name, mode)) for (kind, _), mode in zip(KEYS, MODES, strict=True))
         marks = tuple((kind, gap) for kind, gap in cells if gap is not None)

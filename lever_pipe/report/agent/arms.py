@@ -36,7 +36,7 @@ COSTS = {
     "Filtered replies": "agent_filtered",
     "Empty replies": "agent_empty",
 }
-"""Of a served agent."""
+"""Metrics of a served agent by column head."""
 FOLDED = (
     *("Entropy", "Schedule", "Learning rate", "Trajectory score", "Gain, greedy", "Gain, sampled"),
     *("KL at the end", "Entropy at the end", "Malformed (%)", *COSTS),
@@ -46,7 +46,7 @@ TESTS = {
     SIGN_FLIP: "between single runs sign flips over tasks",
     STUDENT: "between several seeds Student's t on crossed seeds and tasks",
 }
-"""Text by the name that `comparisons.csv` gives a test."""
+"""Text by a test's name in `comparisons.csv`."""
 STOP_METRICS = {
     "reward": "reward",
     "normalised_reward": "share of the ceiling",
@@ -55,7 +55,7 @@ STOP_METRICS = {
 
 
 def tables(view: AgentView) -> Iterator[Table]:
-    """Yield the table."""
+    """Yield the table of the arms."""
     served = view.evidence.subjects("agent_requests", study=STUDY)
     agents = list(dict.fromkeys(name.removeprefix("arm~") for name in served if "/" not in name))
     rows = [row for arm in view.arms for row in _rows(view, arm)]
@@ -71,7 +71,7 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 
 def _sentence_facts(view: AgentView, agents: list[str]) -> dict[str, Any]:
-    """Return which arms are separated from the reference arm, and what the notes need."""
+    """Return the arms that are separated from the reference arm, and the facts for the notes."""
     compared = [(mode, arm.name, view.compared(arm.name, mode)) for mode in MODES for arm in view.arms]
     compared += [(mode, agent, view.compared(agent, mode)) for mode in MODES for agent in agents]
     rows = [(mode, arm, row) for mode, arm, row in compared if row is not None]
@@ -97,10 +97,10 @@ def _sentence_facts(view: AgentView, agents: list[str]) -> dict[str, Any]:
 
 
 def _rows(view: AgentView, arm: AgentArm) -> Iterator[Row]:
-    """Yield the row of an arm, behind that of the reference arm its levels over fewer seeds."""
+    """Yield the row of an arm; for the reference arm also its levels over fewer seeds."""
     seeds, name = view.seeds[arm.name], code(arm.name)
     yield {
-        # an arm of one seed stands for these runs alone
+        # an arm with one seed describes these runs only
         "Arm": name if len(seeds) > 1 else message("{arm} (these runs)", arm=name),
         **_settings(view, arm),
         "Seeds": seeds_cell(seeds),
@@ -113,7 +113,7 @@ def _rows(view: AgentView, arm: AgentArm) -> Iterator[Row]:
 
 
 def _served(view: AgentView, agent: str) -> Row:
-    """Return the row of a served agent: no settings of ours, and what it has cost in all decodings."""
+    """Return the row of a served agent: without our settings, with its costs in all decodings."""
     costs: dict[str, Cell] = {}
     for head, name in COSTS.items():
         rows = [view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES]
@@ -124,7 +124,7 @@ def _served(view: AgentView, agent: str) -> Row:
 
 
 def _fewer(view: AgentView) -> list[list[int]]:
-    """Return the sets of seeds at which an arm meets fewer runs of the reference arm than there are."""
+    """Return the sets of common seeds that contain only some of the reference arm's seeds."""
     reference = view.seeds.get(view.reference, [])
     common = [tuple(view.common(arm.name, view.reference)) for arm in view.arms]
     return [list(seeds) for seeds in dict.fromkeys(common) if 0 < len(seeds) < len(reference)]
@@ -163,14 +163,14 @@ def _malformed(view: AgentView, arm: str) -> Cell:
     location = {"metric": "end_malformed", "subset": "test", "mode": "sampled"}
     by_seed = [view.evidence.where(run_of(arm, seed), **location) for seed in view.seeds.get(arm, ())]
     last = [max(rows, key=lambda row: int(row.at)) for rows in by_seed if rows]
-    if len({row.at for row in last}) > 1:  # no step is the last of all seeds
+    if len({row.at for row in last}) > 1:  # the seeds have different last steps
         return derived(100 * mean_of(row.value for row in last), 1, last, "mean over seeds at their last steps")
     rows = view.evidence.where(f"arm~{arm}", **location)
     return level(max(rows, key=lambda row: (row.runs, int(row.at)), default=None), 1, scale=100)
 
 
 def _stop(view: AgentView, arm: AgentArm) -> dict[str, Any]:
-    """Return of an arm that may stop early what it stops by, and behind how many steps each of its runs ended."""
+    """Return the stopping rule of an arm that may stop early, and the last step of each of its runs."""
     assert arm.stop is not None
     facts: dict[str, Any] = {"arm": arm.name, "ends": view.ended(arm.name), "steps": view.config.grpo.steps}
     facts |= {"compared": view.config.evaluation.primary.checkpoint, "metric": STOP_METRICS[arm.stop.metric]}

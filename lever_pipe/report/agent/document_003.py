@@ -1,4 +1,4 @@
-"""Document 003: the run without KL against the KL bundle, ours beside the published numbers."""
+"""Document 003: the run without KL against the KL bundle, with our numbers next to the published ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOSSES = {
     "entropy": ("Entropy, agent tokens", ""),
     "grad_norm": ("Gradient norm", "grad_norm"),
 }
-"""What a metric is called, and the published one."""
+"""Name of each metric, and the published metric, if any."""
 TRAJECTORY_SCORES = {
     "sum": "sum of turn rewards",
     "mean": "mean of turn rewards",
@@ -57,7 +57,7 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 
 def _both(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Return cells of the run without KL and of the KL bundle by their heads; of none none."""
+    """Return cells of the run without KL and of the KL bundle by their heads; without cells an empty mapping."""
     return dict(zip(PAIR, cells, strict=False))
 
 
@@ -117,7 +117,7 @@ def _penalty(coefficient: Cell | float) -> Cell:
 def by_step(
     view: AgentView, published: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], notes: Mapping[int, Cell]
 ) -> Iterator[Row]:
-    """Yield the rewards of every step: ours greedy and sampled, with `remarks`, then the published, with `notes`."""
+    """Yield the rewards of every step: ours (greedy and sampled) with `remarks`, and published ones with `notes`."""
     curves = {mode: view.curves(mode) for mode in MODES}
     steps = {step for pair in curves.values() for curve in pair for step in curve}
     for step in sorted(steps | set(published)):
@@ -140,6 +140,7 @@ def _rewards(view: AgentView) -> Iterator[Row]:
     for step in {step for curve in (*printed, *estimated) for step in curve}:
         sides = [_printed(curve.get(step), guess.get(step)) for curve, guess in zip(printed, estimated, strict=True)]
         change = gap(differences.get(step), REWARD_DIGITS)
+        # Without the printed text, the number shows its sign.
         signed = None if change is None else replace(change, printed="")
         is_estimated = any(step in curve for curve in estimated)
         published[step] = (
@@ -162,13 +163,13 @@ def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:
-    """Return the steps of several seeds in order, one where they agree, ∞ for one that is never reached."""
+    """Return the steps of several seeds in order, or one step if they agree; ∞ is a step that is never reached."""
     texts = ["∞" if math.isinf(step) else f"{step:g}" for step in steps]
     return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def _starts(view: AgentView) -> dict[str, Any]:
-    """Return how near its ceiling each kind of our curves starts, where the start was evaluated."""
+    """Return the share of the ceiling at which each kind of our curves starts, if the start was evaluated."""
     shares: list[Cell] = []
     for mode in MODES:
         run = run_of(view.reference, view.seeds[view.reference][0])

@@ -1,4 +1,4 @@
-"""Document 004: is the KL run worse, when is it best, step by step, how steady, who wins, and what it advises."""
+"""Document 004: both runs compared, best steps, rewards by step, stability, assessment and recommendations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lever_pipe.statistics.comparison import holm as holm_p
 SECTION = "004"
 Values = Mapping[int, float]
 STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
-"""How the document rates both runs and their difference."""
+"""The document's ratings of both runs and of their difference."""
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -78,7 +78,7 @@ def _answer(view: AgentView) -> Iterator[Row]:
 
 
 def _p_of_claim(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
-    """Return the p value of the claim about what a line shows: claims are judged greedily."""
+    """Return the p value of the claim about a line; only greedy curves, because claims are evaluated on those."""
     is_evaluated = pair.is_ours and pair.mode == "greedy" and claim in view.evaluated_claims
     return view.evaluated_claims[claim].p if is_evaluated else None
 
@@ -91,7 +91,7 @@ def _with_share(gap: Estimate | None, whole: Estimate | None) -> Cell:
 
 
 def _verdicts(view: AgentView) -> dict[str, Any]:
-    """Return whether the two runs are told apart: the published curves, and ours in each decoding."""
+    """Return whether tests separate the two runs: the published curves, and ours in each decoding."""
     rows = {mode: view.compared(view.config.document_arm, mode) for mode in MODES}
     published = next((tested(_published_p(pair, "mean")) for pair in view.pairs if not pair.is_ours), None)
     ours = [
@@ -111,7 +111,7 @@ def _mean(curve: Values) -> float:
 
 
 def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.inf) -> Estimate | None:
-    """Return the p of a claim's measure of two published curves over the evaluations of some steps."""
+    """Return the p of a claim's measure on the two published curves, over the evaluations from `first` to `last`."""
     curves = {KL: pair.kl[0], NO_KL: pair.no_kl[0]}
     inside = [step for step in pair.kl[0] if step in pair.no_kl[0] and first <= step <= last]
     if len(inside) < 2:
@@ -122,11 +122,12 @@ def _published_p(pair: CurvePair, name: str, first: int = 0, last: float = math.
 
 
 def _measure(name: str, first: int = 0, last: float = math.inf) -> Measure:
-    """Return a measure of claims over the evaluations of some steps; NaN of too few."""
+    """Return a measure of claims over the evaluations from `first` to `last`; NaN for too few of them."""
 
     def measure(curve: Values) -> float:
         steps = [step for step in curve if first <= step <= last]
         values = np.array([curve[step] for step in steps])
+        # The sd of changes needs two changes, so three evaluations.
         least = 3 if name == "sd_of_changes" else 1
         return float(MEASURES[name].compute(np.array(steps), values, ())) if len(steps) >= least else math.nan
 
@@ -157,7 +158,7 @@ def _step_by_step(view: AgentView) -> Iterator[Row]:
 
 
 def _remarks(no_kl: Curve, kl: Curve) -> Iterator[tuple[int, Cell]]:
-    """Yield a remark on every common step: who is ahead, who rises or falls, whose best or largest fall it is."""
+    """Yield a remark on every common step: the run ahead, rises and falls, the best steps and largest falls."""
     curves = {run: values_of(curve) for run, curve in zip(RUNS, (no_kl, kl), strict=True)}
     steps = [step for step in no_kl if step in kl]
     common = {run: {step: curve[step] for step in steps} for run, curve in curves.items()}
@@ -213,7 +214,7 @@ def _largest_change(curve: Values) -> float:
 
 
 class Compared(NamedTuple):
-    """A row of the tables of stability and assessment: how it is measured, its decimals, and which claim tests ours."""
+    """A row of the tables of stability and assessment: its measure, its decimals, and the claim that tests ours."""
 
     how: str
     measure: Measure
@@ -222,7 +223,7 @@ class Compared(NamedTuple):
     winner: str = ""
     """As the document prints it."""
     test: tuple[Any, ...] = ()
-    """A claim's measure with the first and last step, by which the published pair is tested."""
+    """A claim's measure with the first and last step, for the test of the published pair."""
 
 
 STEADINESS = {
@@ -232,7 +233,7 @@ STEADINESS = {
     "Sign changes": Compared("sign_changes", lambda curve: _turns(_changes_in(curve)), 1),
     "Largest drawdown": Compared("drawdown", _measure("drawdown"), 3, "004-drawdown"),
 }
-"""What the table of stability shows of every curve."""
+"""Rows of the table of stability."""
 
 
 def _changes_in(curve: Values) -> NDArray[np.float64]:
@@ -270,7 +271,7 @@ DIMENSIONS = {
     "Middle: range of steps 20 to 35": _dimension("middle", "004-middle-phase", "KL bundle", 3, "range", 20, 35),
     "Late: mean of steps 40 and 45": _dimension("late", "", "no KL (KL {share} %)", 3, "mean", 40, 45),
 }
-"""What the assessment compares."""
+"""Rows of the assessment."""
 
 
 def _assessment(view: AgentView) -> Iterator[Row]:
@@ -292,13 +293,14 @@ def _assessment(view: AgentView) -> Iterator[Row]:
 
 
 def _tested(view: AgentView, pair: CurvePair) -> dict[str, Cell]:
-    """Return the verdict on every dimension: of ours that of its claim, published ones adjusted for all (Holm)."""
+    """Return the verdict on every dimension: of our claims, or of published tests, adjusted for all of them (Holm)."""
     if pair.is_ours:
         return {called: tested(_p_of_claim(view, pair, row.claim)) for called, row in DIMENSIONS.items()}
     p_values = {called: _published_p(pair, *row.test) for called, row in DIMENSIONS.items()}
     values = {called: p.value for called, p in p_values.items() if p is not None}
     adjusted = zip(values, map(float, holm_p(list(values.values()))), strict=True)
     verdicts: dict[str, Cell] = {called: tested(p_value(p)) for called, p in adjusted}
+    # The best steps are known only up to the distance between evaluations.
     (left,), (right,) = pair.values(best_step)
     if abs(left - right) <= max(np.diff(list(pair.kl[0])), default=0):
         verdicts["Step of the best reward"] = "not separated (one evaluation apart)"

@@ -1,4 +1,4 @@
-"""The runs of study `intention` and the two published ones, as the evidence holds them."""
+"""The runs of study `intention` and the two published runs, looked up in the evidence."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
-"""The published runs, as the reference names them."""
+"""Names of the published runs in the reference."""
 MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 START = "arm~start"
 """The policy before GRPO."""
 REWARD_DIGITS = 3
-"""As the documents print rewards."""
+"""Decimals of the documents' rewards."""
 Curve = Mapping[int, EvidenceRow]
-"""Evaluations by step, rising."""
+"""Evaluations by step, in ascending order."""
 Measure = Callable[[Mapping[int, float]], float]
 T = TypeVar("T")
 SCHEDULE_WORDS = {
@@ -41,7 +41,7 @@ SCHEDULE_WORDS = {
 
 @dataclass(frozen=True)
 class CurvePair:
-    """Evaluations after the start of the documents' two runs: of ours one curve a common seed, in one decoding."""
+    """Evaluations of the documents' two runs after the start, in one decoding; ours have a curve per common seed."""
 
     is_ours: bool
     mode: EvaluationMode
@@ -54,7 +54,7 @@ class CurvePair:
         return left, right
 
     def cells(self, measure: Measure, digits: int, how: str) -> dict[str, Estimate | None]:
-        """Return by `PAIR` a measure as mean over seeds: without KL, with KL, and with minus without."""
+        """Return a measure's means over seeds by `PAIR`: without KL, with KL, and the difference of KL minus no KL."""
         means = [mean_of(values) for values in self.values(measure)]
         rows = [[row for curve in curves for row in curve.values()] for curves in (self.no_kl, self.kl)]
         sides = [derived(value, digits, operands, how) for value, operands in zip(means, rows, strict=True)]
@@ -62,13 +62,13 @@ class CurvePair:
         return dict(zip(PAIR, (*sides, difference), strict=True))
 
     def row(self, head: str, name: str, cells: Row) -> Row:
-        """Return the row of a table: what is told in the column `head`, of which curves, and the cells of both."""
+        """Return the row of a table: `name` in column `head`, the origin of the curves, and the cells of both runs."""
         return {head: name, SOURCE: "ours" if self.is_ours else "published", "Decoding": self.mode, **cells}
 
 
 @dataclass(frozen=True)
 class AgentView:
-    """What the tables of the agent look up."""
+    """Lookups for the tables of the agent."""
 
     context: ReportContext
     config: ShownAgents
@@ -92,12 +92,12 @@ class AgentView:
 
     @property
     def reference(self) -> str:
-        """Return the arm that every other one is compared with."""
+        """Return the arm that all other arms are compared with."""
         return self.config.reference_arm
 
     @property
     def pair(self) -> dict[str, str]:
-        """Return the arms that stand beside the documents' runs."""
+        """Return the arms that correspond to the documents' runs."""
         return {NO_KL: self.config.reference_arm, KL: self.config.document_arm}
 
     def arm(self, name: str) -> AgentArm:
@@ -113,7 +113,7 @@ class AgentView:
         return self.evidence.find(subject, metric, study=STUDY, **parts)
 
     def ended(self, arm: str) -> Cell:
-        """Return behind which step the runs of an arm ended: one number where they agree, else that of each seed."""
+        """Return the last steps of an arm's runs: one number if they agree, else one for each seed."""
         rows = [self.find(run_of(arm, seed), "executed_steps", at="run") for seed in self.seeds[arm]]
         ends = [level(row, 0) for row in rows]
         return ends[0] if len({row.value for row in rows if row is not None}) < 2 else ends
@@ -125,7 +125,7 @@ class AgentView:
 
     @property
     def scale(self) -> float:
-        """Return what the primary endpoint is multiplied with: a share of the ceiling is printed in percent."""
+        """Return the factor of the printed primary endpoint: a share of the ceiling is printed in percent."""
         return 100.0 if self.config.evaluation.primary.metric == "normalised_reward" else 1.0
 
     @property
@@ -138,7 +138,7 @@ class AgentView:
         return level(row, self.digits, scale=self.scale)
 
     def at_seeds(self, seeds: Sequence[int], mode: str) -> Estimate | None:
-        """Return the reference arm's primary endpoint over some of its seeds; with an interval where it is known."""
+        """Return the reference arm's primary endpoint over some of its seeds, with its interval if it has one."""
         if list(seeds) == self.seeds.get(self.reference):
             return self.score(self.held_out(f"arm~{self.reference}", mode))
         rows = [row for seed in seeds if (row := self.held_out(run_of(self.reference, seed), mode)) is not None]
@@ -156,11 +156,11 @@ class AgentView:
 
     @cached_property
     def evaluated_claims(self) -> dict[str, Finding]:
-        """Return what ours say of every claim."""
+        """Return our finding on every claim by the claim's id."""
         return {evaluated.claim.id: evaluated.ours for evaluated in self.context.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
-        """Return that difference; without a tested one that over common seeds, which has no interval."""
+        """Return the tested difference from the reference arm, else the one over common seeds, without an interval."""
         row, seeds = self.compared(arm, mode), self.common(arm, self.reference)
         if row is not None or arm == self.reference:
             return gap(row, self.digits, scale=self.scale)
@@ -173,7 +173,7 @@ class AgentView:
         return derived(self.scale * (values[0] - values[1]), self.digits, rows, how, sign=True)
 
     def difference_cell(self, arm: str, mode: str) -> Estimate | None:
-        """Return that difference, of one run a side without its interval: it shows nothing of other seeds."""
+        """Return this difference; with one run a side without its interval, which does not cover other seeds."""
         row, difference = self.compared(arm, mode), self.difference(arm, mode)
         return difference.plain if difference is not None and row is not None and row.runs == 1 else difference
 
@@ -195,23 +195,24 @@ class AgentView:
         return [self.training(f"arm~{arm}", metric) for arm in self.pair.values()]
 
     def _by_step(self, subject: str, rows: Iterable[EvidenceRow]) -> Curve:
+        # A mean over some of the seeds is not part of the arm's curve.
         n = 1 if "/seed~" in subject else len(self.seeds[subject.removeprefix("arm~")])
         return dict(sorted((int(row.at), row) for row in rows if row.at.isdigit() and row.runs == n))
 
     def published(self, run: str, metric: str, quoted: str = "") -> Curve:
-        """Return a published metric by step, of one document or of both."""
+        """Return a published metric by step, from one document or from both."""
         rows = self.evidence.where(f"published/{run}", metric, study=STUDY)
         selected = [row for row in rows if row.at and (not quoted or row.quoted == quoted)]
         return dict(sorted((int(row.at), row) for row in selected))
 
     def stated(self, run: str, metric: str) -> EvidenceRow | None:
-        """Return what is stated of a published run, or of two, as a whole."""
+        """Return the published row about a run, or a pair of runs, as a whole."""
         rows = self.evidence.where(f"published/{run}", metric, study=STUDY)
         return next((row for row in rows if row.printed and not row.at), None)
 
     @cached_property
     def pairs(self) -> list[CurvePair]:
-        """Return the published pair, then ours in each decoding that both arms have with a common seed."""
+        """Return the published pair, then our pair in each decoding that both arms have with a common seed."""
         published = [self.published(run, "val_reward") for run in (NO_KL, KL)]
         pairs = [CurvePair(False, "greedy", published[:1], published[1:])] if all(published) else []
         common = self.common(*self.pair.values())
@@ -227,13 +228,13 @@ class AgentView:
 RUN_NAMES = {NO_KL: "no KL", KL: "KL bundle"}
 RUNS = (NO_KL, KL)
 PAIR = ("no KL", "KL bundle", "Difference")
-"""Heads of the columns of the documents' two runs."""
+"""Column heads of the documents' two runs."""
 BY_MODE = {"greedy": PAIR, "sampled": ("no KL, sampled", "KL bundle, sampled", "Difference, sampled")}
-"""The same of each decoding, where both stand in one row."""
+"""The same heads by decoding, for rows with both decodings."""
 
 
 def view_of(context: ReportContext) -> AgentView | None:
-    """Return the agent's runs, or None where the configuration or the evidence holds none."""
+    """Return the agent's runs, or None if the configuration or the evidence has none."""
     if context.config.agents is None:
         return None
     view = AgentView(context, context.config.agents)
@@ -246,7 +247,7 @@ def run_of(arm: str, seed: int) -> str:
 
 
 def after_start(curve: Curve) -> Curve:
-    """Return a curve without step 0, at which the documents evaluated nothing."""
+    """Return a curve without step 0, which the documents did not evaluate."""
     return {step: row for step, row in curve.items() if step}
 
 
@@ -256,7 +257,7 @@ def values_of(curve: Curve) -> dict[int, float]:
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """Return the mean; NaN of none."""
+    """Return the mean; NaN without values."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
@@ -267,7 +268,7 @@ def best_value(curve: Mapping[int, float]) -> float:
 
 
 def best_step(curve: Mapping[int, float]) -> float:
-    """Return the step of the largest value, of ties the first."""
+    """Return the step of the largest value, or the first of equal ones."""
     return float(max(curve, key=lambda step: (curve[step], -step)))
 
 
@@ -279,7 +280,7 @@ def as_printed(row: EvidenceRow | None) -> Cell:
 
 
 def tested(p: Estimate | None) -> Cell:
-    """Return whether a p value separates two runs, with it; nothing without a test."""
+    """Return the verdict of a p value on two runs, with the p; None without a test."""
     if p is None:
         return None
     return message("{verdict} (p {p})", verdict=verdict(p.value), p=p)
@@ -301,7 +302,7 @@ def schedule_cell(schedule: Schedule) -> Cell:
 
 
 def weight_cell(weight: float, schedule: Schedule) -> Cell:
-    """Return the weight of a loss term, with its schedule unless that is plainly constant."""
+    """Return the weight of a loss term, with its schedule unless it is constant."""
     plain = f"{weight:g}"
     return (
         plain if schedule == Schedule() else message("{peak}, {schedule}", peak=plain, schedule=schedule_cell(schedule))

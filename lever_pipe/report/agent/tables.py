@@ -17,7 +17,7 @@ LOST = {"failures": "simulator_failures", "timeouts": "environment_timeouts"}
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield the tables of documents 003 and 004, where the documents' two arms ran, and of all arms; none of none."""
+    """Yield the tables of documents 003 and 004, if the documents' two arms ran, and then the table of all arms."""
     view = view_of(context)
     if view is None:
         return
@@ -29,7 +29,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def facts(context: ReportContext) -> dict[str, Any] | None:
-    """Return how often simulator and environment failed in training, over all runs."""
+    """Return the number of failures of simulator and environment in training, over all runs."""
     view, counts = view_of(context), dict[str, Any]()
     if view is None:
         return None

@@ -1,1 +1,1 @@
-"""The report's figures: from collected results to drawings with the same bytes for the same numbers."""
+"""Figures of the report: drawings of collected results; equal numbers give equal bytes."""

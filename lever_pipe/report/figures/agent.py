@@ -16,7 +16,7 @@ from lever_pipe.report.figures import style
 MODES = ("sampled", "greedy")
 TRAINING = ("reward", "kl", "entropy", "grad_norm", "pg_loss", "learning_rate")
 EXACT = ("learning_rate",)
-"""Training metrics without noise, which are not smoothed."""
+"""Training metrics without noise; they are not smoothed."""
 HELD_OUT = {"subset": "test", "at": "last"}
 AXES = {
     "reward": "Reward",
@@ -34,7 +34,7 @@ METRIC_NAMES = {
 
 
 def validation(view: AgentView, translator: Translator) -> Figure | None:
-    """Return validation reward by step, a panel a decoding, a line an arm with a dot a seed."""
+    """Return validation reward by step: a panel per decoding, a line per arm, a dot per seed."""
     curves = {(arm, mode): view.curve(f"arm~{arm}", mode) for arm in view.seeds for mode in MODES}
     if not any(curves.values()):
         return None
@@ -48,6 +48,7 @@ def validation(view: AgentView, translator: Translator) -> Figure | None:
                     panel, values_of(view.curve(run_of(arm, seed), mode)), series_style, markersize=3, alpha=0.55
                 )
         style.label(panel, title=translator.message(mode.capitalize()), x=translator.message("Step"))
+    # Equal limits, so that the decodings compare at a glance.
     limits = [panel.get_ylim() for panel in axes]
     for panel in axes:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -70,6 +71,7 @@ def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
                 _pair(panel, location.value, rows, style.series_style(index), arm)
         style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
+    # Plain numbers instead of powers of ten.
     axes[0].xaxis.set_major_formatter(ScalarFormatter())
     axes[0].xaxis.set_minor_formatter(ScalarFormatter())
     axes[0].tick_params(axis="x", which="both", labelsize=8.5, labelrotation=45)
@@ -100,7 +102,7 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
 
 
 def training(view: AgentView, translator: Translator) -> Figure | None:
-    """Return training metrics by step, a panel a metric, a line an arm: the mean over seeds, smoothed over 5 steps."""
+    """Return training metrics by step: a panel per metric, a line per arm (mean over seeds, smoothed over 5 steps)."""
     curves = [[view.training(f"arm~{arm}", metric) for arm in view.seeds] for metric in TRAINING]
     if not any(map(any, curves)):
         return None
@@ -116,7 +118,7 @@ def training(view: AgentView, translator: Translator) -> Figure | None:
 
 
 def published(view: AgentView, translator: Translator) -> Figure | None:
-    """Return the published validation rewards; estimates are hollow and belong to no line."""
+    """Return the published validation rewards; estimates are hollow dots without a line."""
     runs = {run: values_of(view.published(run, "val_reward")) for run in RUNS}
     if not any(runs.values()):
         return None
@@ -136,7 +138,7 @@ def published(view: AgentView, translator: Translator) -> Figure | None:
 def _pair(
     axes: Axes, location: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
 ) -> None:
-    """Draw an arm's scores above each other: filled where sampled, open where greedy, joined by a line."""
+    """Draw an arm's scores above each other, joined by a line: sampled filled, greedy open."""
     measured = {mode: row for mode, row in rows.items() if row is not None}
     axes.plot(
         [location] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4

@@ -1,4 +1,4 @@
-"""Which figures there are, and the section of the report in which each stands."""
+"""All figures, with their sections of the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lever_pipe.report.figures import agent, selector, style, sweeps
 
 
 class Drawing(NamedTuple):
-    """A figure: the section it stands in, and what draws it, or returns None where its data do not exist."""
+    """A figure: its section, and a function that draws it or returns None without data."""
 
     section: str
     draw: Callable[[ReportContext, Translator], Figure | None]
@@ -48,7 +48,7 @@ FIGURES: Mapping[str, Drawing] = {
     "sweeps_selector": Drawing("sweeps-selector", partial(sweeps.cells, "selector")),
     "sweeps_agent": Drawing("sweeps-agent", partial(sweeps.cells, "agent")),
 }
-"""By the stem of the files; `captions` of `sentences.html.j2` has what is told of each."""
+"""By stem of the files; `captions` of `sentences.html.j2` contains their captions."""
 
 
 def draw_all(context: ReportContext, translator: Translator, folder: Path, *, with_png: bool) -> list[str]:

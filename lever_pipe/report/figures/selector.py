@@ -54,6 +54,7 @@ def frontier(context: ReportContext, translator: Translator) -> Figure | None:
         name = translator.message(WORDS[kind])
         style.with_bars(left, points, style.SeriesStyle(series_style.color, series_style.marker, ""), name=name)
         style.with_bars(right, rows, series_style, name=name)
+    # Symlog, because both axes contain 0.
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     left.set_xlim(left=0)
     right.set_xscale("symlog", linthresh=0.05, linscale=0.5)
@@ -94,7 +95,7 @@ def primary(context: ReportContext, translator: Translator) -> Figure | None:
 
 
 def training_curves(context: ReportContext, translator: Translator) -> Figure | None:
-    """Return six training metrics of the long offline runs by epoch, a line a KL_BETA (document 000)."""
+    """Return six training metrics of the long offline runs by epoch, a line per KL_BETA (document 000)."""
     runs = {beta: epochs for beta, epochs in long_runs(context).items() if len(epochs) > 1}
     if not runs:
         return None
@@ -111,7 +112,7 @@ def training_curves(context: ReportContext, translator: Translator) -> Figure | 
 
 
 def learning(context: ReportContext, translator: Translator) -> Figure | None:
-    """Return what GRPO adds to its RCE base by epoch: a dot a seed, a line through their mean, paired by seed."""
+    """Return the gain of GRPO over its RCE base by epoch: a dot per seed, a line of means, paired by seed."""
     main = context.main
     kinds, base = (
         {"grpo": main.grpo, "on_policy": main.on_policy},
@@ -121,7 +122,7 @@ def learning(context: ReportContext, translator: Translator) -> Figure | None:
     if not panels:
         return None
     figure, axes = style.panels(1, len(panels), height=3.9)
-    every = sorted({beta for _, groups in panels for _, beta, _ in groups})  # one look a KL_BETA in both panels
+    every = sorted({beta for _, groups in panels for _, beta, _ in groups})  # one style per KL_BETA in both panels
     for panel, (kind, groups) in zip(axes, panels, strict=True):
         betas = sorted({beta for _, beta, _ in groups})
         for index, beta in enumerate(betas):
@@ -156,7 +157,7 @@ def selections(context: ReportContext, translator: Translator) -> Figure | None:
 
 
 def copies(context: ReportContext, translator: Translator) -> Figure | None:
-    """Return two heat maps: what the LVLM and a vote earn, and which rank's answer is copied, by policy."""
+    """Return two heat maps by policy: accuracies of the LVLM and of a vote, and the ranks of copied answers."""
     groups = [group for group in _standing_for_kinds(context) if measured(context, group, "vote")]
     if not groups:
         return None
@@ -179,7 +180,7 @@ def copies(context: ReportContext, translator: Translator) -> Figure | None:
 
 
 def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
-    """Return RCE losses and accuracy by epoch: what every GRPO run starts from."""
+    """Return RCE losses and accuracy by epoch, the starting points of GRPO runs."""
     epochs = context.main.rce
     rows = {epoch: context.accuracy(group) for epoch, group in epochs.items()}
     accuracies = {float(epoch): row for epoch, row in rows.items() if row is not None}
@@ -200,7 +201,7 @@ def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
 
 
 def _standing_for_kinds(context: ReportContext) -> list[str]:
-    """Return a baseline, a policy of each kind, and the oracle."""
+    """Return example groups: baselines with the oracle, the last RCE epoch, and one group per mode of GRPO."""
     main = context.main
     chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
     chosen += [main.last_grpo.get(main.reference_beta or 0.0), next(iter(main.on_policy_groups.values()), None)]
@@ -220,7 +221,7 @@ def _beta(translator: Translator, beta: float) -> str:
 
 
 def _beta_ticks(axes: Axes, betas: Sequence[float]) -> None:
-    """Put ticks at betas that lie apart: of close ones the first."""
+    """Put ticks at betas, skipping those that are close to the previous tick."""
     ticks: list[float] = []
     for beta in betas:
         if not ticks or beta >= 2 * ticks[-1] or ticks[-1] == 0:
@@ -237,6 +238,7 @@ def _paired(
     name: str,
     offset: float,
 ) -> None:
+    # Every line starts at the RCE base.
     gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
     points = {location: values for location, values in gains.items() if values}
     style.line(
@@ -252,7 +254,7 @@ def _paired(
 
 
 def _gains(context: ReportContext, name: PolicyName) -> list[float]:
-    """Return by seed how far a group's runs lie above their RCE base, mean over shots, in points."""
+    """Return by seed the gains of a group's runs over their RCE base: mean over shots, in points."""
     seeds = sorted({seed for arm in context.config.arms if arm.preset == name.preset for seed in arm.seeds})
     runs = [replace(name, seed=seed) for seed in seeds]
     sides = ((_mean_over_shots(context, run), _mean_over_shots(context, run.start)) for run in runs)

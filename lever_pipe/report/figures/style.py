@@ -1,4 +1,4 @@
-"""One look for all figures: sizes, colours that stay apart without colour vision, deterministic files."""
+"""Common style of all figures: sizes, colours that are distinct without colour vision, deterministic files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from lever_pipe.report.evidence import EvidenceRow
 
 INCHES = 7.6
-DPI = 100  # 760 pixels wide: text keeps its size beside a page's own, and stays readable on half of it
+DPI = 100  # 760 pixels wide: text is as large as the page's own, and still readable at half the width
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Okabe and Ito, without the pale yellow among the first seven."""
+"""Colours of Okabe and Ito, with the pale yellow at the end."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[str | tuple[int, tuple[int, ...]], ...] = (
     "-",
@@ -50,6 +50,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 9.0,
+    # A fixed salt, because matplotlib otherwise makes random ids.
     "svg.hashsalt": "lever-pipe",
     "svg.fonttype": "none",
 }
@@ -57,7 +58,7 @@ SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class SeriesStyle:
-    """Colour, marker and dash of one series; all three differ, so that any one suffices to tell series apart."""
+    """Colour, marker and dash of one series; each of the three alone distinguishes the series."""
 
     color: str
     marker: str
@@ -65,18 +66,19 @@ class SeriesStyle:
 
 
 def series_style(index: int) -> SeriesStyle:
-    """Return the look of the series at `index`; it repeats after eight."""
+    """Return the style of the series at `index`; it repeats after eight."""
     return SeriesStyle(PALETTE[index % 8], MARKERS[index % 8], DASHES[index % 8])
 
 
 class DrawnOnce(Figure):
-    """A figure that, asked to draw itself while it has a layout to find, finds that alone.
+    """A figure that only computes its layout when it is drawn with a layout engine.
 
-    Saving asks so before it takes the layout away and draws; the whole drawing would be thrown away.
+    Saving first draws for the layout, then removes the layout engine and draws again. The first drawing would be
+    discarded.
     """
 
     def draw(self, renderer: Any) -> None:
-        """Find the layout, or draw."""
+        """Compute the layout if a layout engine is set, else draw."""
         layout = self.get_layout_engine()
         if isinstance(layout, ConstrainedLayoutEngine):
             layout.execute(self)
@@ -86,10 +88,11 @@ class DrawnOnce(Figure):
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw and save inside this block; the settings of the process come back after it."""
+    """Draw and save inside this block; restore the settings of the process afterwards."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # SVG files name characters and leave their shapes to the reader's fonts, which have the Chinese ones.
+        # SVG files contain text, not outlines: the reader's fonts, which include Chinese ones, draw it.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # The user's own matplotlibrc must not change figures.
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         yield
@@ -98,6 +101,7 @@ def styled() -> Iterator[None]:
 def panels(rows: int, columns: int, *, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure of 760 pixels width and its axes, row by row, without pyplot."""
     figure = DrawnOnce(figsize=(INCHES, height), dpi=DPI, layout="constrained")
+    # pyplot would keep each figure in memory until it is closed.
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [axes for row in grid for axes in row]
@@ -111,7 +115,7 @@ def label(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def ends(row: EvidenceRow) -> tuple[float, float]:
-    """Return how far the ends of an interval lie from its value; nothing where there is none."""
+    """Return the distances of an interval's ends from its value; zeros without an interval."""
     return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
 
 
@@ -168,7 +172,7 @@ def forest(
 def heat(
     axes: Axes, rows: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], ends: tuple[float, float]
 ) -> None:
-    """Draw rows of values as shades from one end to the other, with texts; a shorter row has empty places."""
+    """Draw rows of values as shades between two ends, with texts; shorter rows are filled with empty cells."""
     axes.grid(visible=False)
     widest, low, high = max(map(len, rows)), *ends
     filled = [[*row, *[math.nan] * (widest - len(row))] for row in rows]
@@ -180,7 +184,7 @@ def heat(
 
 
 def zero_line(axes: Axes) -> None:
-    """Draw where a difference is none."""
+    """Draw a vertical line at difference 0."""
     axes.axvline(0.0, color=GREY, linewidth=0.9, zorder=1)
 
 
@@ -210,9 +214,9 @@ def smoothed(curve: Mapping[int, float], neighbours: int = 5) -> dict[int, float
 
 
 def save(figure: Figure, folder: Path, name: str, *, with_png: bool) -> None:
-    """Write `name.svg` and, where it is asked for, `name.png`.
+    """Write `name.svg` and, on request, `name.png`.
 
-    They hold no dates or versions, so that equal figures are equal files.
+    The files contain no dates or versions, so that equal figures are equal files.
     """
     figure.savefig(folder / f"{name}.svg", format="svg", metadata={"Date": None, "Creator": None})
     if with_png:

@@ -1,4 +1,4 @@
-"""Figures of sweeps: a heat map of two keys, else a point with its interval a cell."""
+"""Figures of sweeps: a heat map for two keys, else a point with its interval for each cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AXES = {
 
 
 def cells(study: str, context: ReportContext, translator: Translator) -> Figure | None:
-    """Return the primary endpoint of the cells of every sweep of a study, a row a sweep, a panel a decoding."""
+    """Return the primary endpoint of the cells of a study's sweeps: a row per sweep, a panel per decoding."""
     views = [view for view in views_of(context) if view.study == study]
     if not views:
         return None
@@ -48,7 +48,7 @@ def cells(study: str, context: ReportContext, translator: Translator) -> Figure 
 
 
 def _heat(axes: Axes, view: SweepView, mode: str) -> None:
-    """Draw the cells by both keys; one that is separated from the swept arm has an asterisk, that arm a frame."""
+    """Draw the cells by both keys; an asterisk marks separation from the swept arm, a frame the swept arm."""
     columns = list(zip(*(map(text_of, cell.values.values()) for cell in view.sweep.cells), strict=True))
     down, across = map(_in_order, zip(*(cell.values.values() for cell in view.sweep.cells), strict=True))
     values, texts = [[math.nan] * len(across) for _ in down], [[""] * len(across) for _ in down]
@@ -68,6 +68,6 @@ def _heat(axes: Axes, view: SweepView, mode: str) -> None:
 
 
 def _in_order(values: Sequence[Any]) -> list[str]:
-    """Return the texts of distinct values: numbers rising, others as they come."""
+    """Return the texts of distinct values: numbers in ascending order, others in their given order."""
     ordered = sorted(values) if all(isinstance(value, int | float) for value in values) else values
     return list(dict.fromkeys(map(text_of, ordered)))

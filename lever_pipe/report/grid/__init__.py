@@ -1,1 +1,1 @@
-"""The grid's page: cells with their intervals, what separates them, and one picture of all."""
+"""The grid's page: cells with their intervals, separated comparisons, and one picture of all cells."""

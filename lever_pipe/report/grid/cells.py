@@ -1,7 +1,7 @@
 """Cells of the grid with their intervals, and the comparisons between them.
 
 A cell is a policy in a setting: data set, sampler, LVLM. All cells of a data set answer the same questions, so any two
-of them are compared question by question; two trained ones over the seeds that both have, too.
+of them are compared question by question. Two trained cells are also compared over their common seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lever_pipe.report.inference.per_question import read_groups, read_scores
 
 RANDOM, RICES = "baseline/random", "baseline/similar_image"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
-"""Each is compared with those before it."""
+"""Each objective is compared with the ones before it."""
 AGAINST_RANDOM, BASELINE_FAMILY, SAMPLERS, AIMS, SELECTORS = (
     "against-random",
     "baselines",
@@ -48,7 +48,7 @@ QUESTIONS: Mapping[str, str] = {
     ITEM_SAMPLERS: "Offered the first train items, does the sampler of its training data matter to a selector?",
     TRANSFERS: "How does a selector that was trained on another data set do against the one trained here?",
 }
-"""Family -> what it asks, left minus right. Each is adjusted (Holm) on its own, and within each data set."""
+"""Family -> its question, left minus right. Each family is adjusted (Holm) separately, and within each data set."""
 
 
 class CellRow(NamedTuple):
@@ -58,13 +58,13 @@ class CellRow(NamedTuple):
     sampler: str
     lvlm: str
     selector: str
-    """Preset of a trained one; else the baseline's or the user's name."""
+    """Preset of a trained selector; otherwise the name of the baseline or of the user's selector."""
     objective: str
     trained_on: str
     """Data set; empty for a policy without training."""
     policy: str
     training_prompts: int
-    """Prompts that the LVLM answers at most before the policy can select."""
+    """Maximum number of prompts that the LVLM answers before the policy can select."""
     n_runs: int
     samples: int
     shots: str
@@ -72,11 +72,11 @@ class CellRow(NamedTuple):
     low: float
     high: float
     share_of_oracle: float | None
-    """Of the way from random to the oracle of the same setting; empty where these are not evaluated or alike."""
+    """Share of the distance from random to the oracle of the same setting; empty if these are missing or equal."""
 
 
 class GridCell(NamedTuple):
-    """Name of a group within a data set, by its parts."""
+    """The parts of a group's name within a data set."""
 
     sampler: str
     lvlm: str
@@ -90,7 +90,7 @@ class GridCell(NamedTuple):
 
     @property
     def setting(self) -> str:
-        """Return what the names of its setting begin with."""
+        """Return the prefix of the names in its setting."""
         return f"sampler~{self.sampler}/lvlm~{self.lvlm}"
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def compare_cells(
     """Return the lines of the leaderboard, and the comparisons by data set.
 
     Raises:
-        RecordError: a malformed file, or policies of a data set that were not scored on the same questions.
+        RecordError: a malformed file, or policies of a data set that were scored on different questions.
     """
     rows: list[CellRow] = []
     compared: dict[str, list[ComparisonRow]] = {}
@@ -112,6 +112,7 @@ def compare_cells(
         evaluated = [(cell, path) for cell, path in zip(config.evaluated, paths, strict=True) if cell.data == data]
         names = [f"sampler~{cell.sampler}/lvlm~{cell.lvlm}/{cell.policy}" for cell, _ in evaluated]
         policies, files = [cell.policy for cell, _ in evaluated], [path for _, path in evaluated]
+        # All cells of a data set must have the questions of its first cell.
         questions = list(read_scores(files[0])[policies[0]].index)
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
@@ -175,7 +176,7 @@ def families_of(grid_cells: Sequence[GridCell], config: CompareCellsConfig, data
 
 
 def _reads_pools(grid_cell: GridCell) -> bool:
-    """Return whether a sampler can matter to a policy; a file of a user's own is the same with each."""
+    """Return whether the sampler can affect a policy; a file of the user's selections is the same for each sampler."""
     return str(grid_cell.policy) not in ("baseline/zero_shot", "baseline/random_all") and grid_cell.policy.kind != OWN
 
 
@@ -203,7 +204,7 @@ def _own_with_reference(
 ) -> Iterator[tuple[str, str]]:
     references = [
         grid_cell for grid_cell in trained if grid_cell.policy.preset == reference
-    ]  # none where no arm is the reference
+    ]  # none if no arm is the reference
     owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
     yield from (
         (str(own), str(reference_cell))
@@ -215,7 +216,8 @@ def _own_with_reference(
 def _own_with_baselines(grid_cells: Sequence[GridCell], baselines: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
     """Yield the pairs with every baseline of the setting, RICES first.
 
-    `AGAINST_RANDOM` has random selection; the oracle reads the query's annotations.
+    Random selection is excluded because `AGAINST_RANDOM` compares it, the oracle because it reads the query's
+    annotations.
     """
     usual = [grid_cell for grid_cell in baselines if str(grid_cell.policy) not in (RANDOM, ORACLE)]
     usual.sort(key=lambda grid_cell: str(grid_cell.policy) != RICES)

@@ -23,22 +23,23 @@ class Mark(NamedTuple):
     low: float
     high: float
     ceiling: float | None
-    """Of the oracle in the same setting."""
+    """Points of the oracle in the same setting."""
 
 
 MARK_INCHES, GAP = 0.13, 0.5
-"""Height of a mark, and what lies between two rows in heights of a mark."""
+"""Height of a mark in inches, and the gap between two rows in heights of a mark."""
 
 
 def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
     """Write `name.svg` and `name.png` into `folder`.
 
-    A panel a data set and LVLM, a row a policy, a colour and marker a sampler; panels, rows and samplers in the order
-    of the marks. The vertical line is random selection from the same pools, a short grey stroke the oracle.
+    A panel is a data set with an LVLM, a row a policy, a colour and marker a sampler, all in the order of the marks.
+    The
+    vertical line is random selection from the same pools, a short grey stroke the oracle.
 
     Args:
         marks: at least one.
-        folder: is there.
+        folder: an existing folder.
         name: of both files.
     """
     series_styles = {
@@ -55,9 +56,11 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         for axes, (panel, rows) in zip(stacked, panels.items(), strict=True):
             _panel(axes, rows, series_styles)
             axes.set_title(panel)
+            # A shared x axis would hide the tick labels of all but the last panel.
             axes.tick_params(labelbottom=True)
         stacked[-1].set_xlabel("points above random selection from the same pools (95 % interval)")
         legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in stacked]
+        # Several panels have the same series, but the legend needs each only once.
         handles = {label: handle for legend in legends for handle, label in legend}
         names = [label for label in series_styles if label in handles]
         figure.legend([handles[label] for label in names], names, loc="outside upper center", ncols=min(4, len(names)))

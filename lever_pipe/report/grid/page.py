@@ -1,4 +1,4 @@
-"""The grid's page: what separates, the best cell of each budget, every cell, and the marks of the map."""
+"""The grid's page: separated comparisons, the best cell of each budget, every cell, and the marks of the map."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
 
 CELL = ["data", "sampler", "lvlm", "policy"]
-"""Columns of the leaderboard that say which cell a line is of."""
+"""Columns of the leaderboard that identify the cell of a line."""
 
 
 def called(policy: str) -> str:
-    """Return what a policy's row is called."""
+    """Return a policy's display name."""
     name = PolicyName.parse(policy)
     if not name.preset:
         suffix = " (RICES)" if policy == RICES else ""
@@ -32,7 +32,7 @@ def called(policy: str) -> str:
 
 
 def marks(compared: pd.DataFrame) -> list[Mark]:
-    """Return every cell's distance from random in its setting, best row first; panels and samplers in their order."""
+    """Return every cell's distance from random in its setting, best row first, by panel and sampler."""
     against = compared[compared["family"].str.startswith((AGAINST_RANDOM, BASELINE_FAMILY))]
     ceilings = {
         (row.data, GridCell.parse(row.left).setting): row.difference
@@ -62,7 +62,7 @@ def lines_of(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def from_chance(compared: pd.DataFrame) -> dict[str, int]:
-    """Return how many cells of a selector are better and worse than random selection in their setting."""
+    """Return the numbers of selector cells that are better and worse than random selection in their setting."""
     return _counts(_family(compared, AGAINST_RANDOM))
 
 
@@ -82,7 +82,7 @@ def from_baselines(compared: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def doubts(board: pd.DataFrame) -> dict[str, Any]:
-    """Return the warnings of a grid: no right answer, or equal accuracies of all policies of a data set."""
+    """Return the warnings of a grid: no correct answer, or equal accuracies of all policies of a data set."""
     spreads = board.groupby(["data", "samples", "shots"])["accuracy"].agg(["min", "max", "count"])
     are_equal = bool(((spreads["min"] == spreads["max"]) & (spreads["count"] > 1)).all())
     accuracies = "wrong" if not board["accuracy"].any() else "equal" if are_equal else ""
@@ -107,9 +107,9 @@ def _verdict(row: Any) -> str:
 
 
 def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
-    """Yield how each question came out by data set, then its comparisons from the largest difference to the smallest.
+    """Yield the outcome of each question by data set, then its comparisons from the largest to the smallest difference.
 
-    A question is a family of comparisons, which are adjusted together.
+    A question is a family of jointly adjusted comparisons.
     """
     rows_of, tables = list[Row](), []
     for (family, data), rows in compared.groupby(["family", "data"], sort=False):
@@ -126,13 +126,14 @@ def verdicts(compared: pd.DataFrame) -> Iterator[Table]:
 
 
 def best_by_budget(cells: pd.DataFrame) -> Table:
-    """Return for each data set, LVLM and budget of training prompts the cell of the highest accuracy within it.
+    """Return the cell of highest accuracy within each budget of training prompts, for each data set and LVLM.
 
-    Without the oracle, and without selectors of the user's own, whose prompts nobody counts.
+    The oracle is excluded, and so are the user's own selectors, because their prompts are not counted.
     """
     is_counted = (cells["policy"] != ORACLE) & (cells["objective"] != OWN)
     lines = list[Row]()
     for _, rows in cells[is_counted].groupby(["data", "lvlm"], sort=False):
+        # A stable sort, so that ties keep the order of the leaderboard.
         ordered = rows.sort_values("accuracy", ascending=False, kind="stable")
         for budget in sorted(rows["training_prompts"].unique()):
             within = ordered[ordered["training_prompts"] <= budget]
@@ -157,7 +158,7 @@ def every_cell(board: pd.DataFrame, samples: int, shots: Sequence[int]) -> Table
 
 
 def primary(board: pd.DataFrame, samples: int) -> pd.DataFrame:
-    """Return the lines of what is looked at first: the largest sample count, mean over shots."""
+    """Return the lines at the primary endpoint: the largest sample count, mean over shots."""
     return board[(board["samples"] == samples) & (board["shots"].astype(str) == MEAN)]
 
 

@@ -1,1 +1,1 @@
-"""From results to long-format files: intervals, paired tests, endpoints, costs."""
+"""Statistical inference from results to long-format files: intervals, paired tests, endpoints, costs."""

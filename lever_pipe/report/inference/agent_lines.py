@@ -1,4 +1,4 @@
-"""From the files of finished runs to the lines of `curves.csv`, `episodes.csv` and `runs.csv`."""
+"""Convert the files of finished runs to lines of `curves.csv`, `episodes.csv` and `runs.csv`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from lever_pipe.report.inference.agent_runs import (
 
 NATIVE = "native"
 TIMED_APART = ("seconds_validation", "seconds_checkpoint")
-"""Parts of a run that its steps do not hold."""
+"""Times of a run that our trainer measures outside its steps."""
 Line = tuple[object, ...]
 _ROUNDING = 1e-6
-"""Two orders of summing some hundred rewards in float64 or float32 means."""
+"""Tolerance for means of some hundred rewards, which depend on the order and precision of summation."""
 
 
 class EvaluationPoint(NamedTuple):
-    """Which evaluation a row belongs to."""
+    """The evaluation of a row."""
 
     split: str
     mode: str
@@ -48,7 +48,7 @@ class EvaluationPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class EpisodeScores:
-    """What was evaluated of a policy or run."""
+    """The evaluations and episodes of a policy or run."""
 
     run: AgentRun
     evaluations: list[EvaluationRow]
@@ -57,7 +57,7 @@ class EpisodeScores:
 
 @dataclass(frozen=True)
 class RunFiles(EpisodeScores):
-    """One run's rows; those of the held-out tasks stand behind those of the validation curve."""
+    """The rows of one run; rows of held-out tasks follow rows of the validation curve."""
 
     steps: list[StepRow]
     done: DoneRow
@@ -65,9 +65,9 @@ class RunFiles(EpisodeScores):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of all steps with their evaluations and checkpoints; NaN where a step has none.
+        """Return the seconds of all steps with their evaluations and checkpoints; NaN if a step has none.
 
-        Our trainer times these apart from a step; a converted log has them within it.
+        Our trainer measures evaluations and checkpoints separately; a converted log includes them in its steps.
         """
         apart = TIMED_APART if self.done.engine == NATIVE else ()
         steps = math.fsum(row.values.get("seconds_step", math.nan) for row in self.steps)
@@ -80,8 +80,7 @@ def read_run(
     """Return the rows of one run.
 
     Raises:
-        RecordError: a malformed row; the files belong to another run; or steps or evaluations are missing, so that the
-            run did not get as far as it says.
+        RecordError: a malformed row, files of another run, or fewer steps or evaluations than the run states.
     """
     files = RunFiles(
         run=run,
@@ -105,7 +104,7 @@ def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScore
     """Return the evaluation of a policy that no run trains: the start policy, or a served agent.
 
     Raises:
-        RecordError: a malformed row, or other evaluations than of such a policy on held-out tasks.
+        RecordError: a malformed row, or evaluations that such a policy does not have on held-out tasks.
     """
     rows, episode_scores = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
     policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, episode_scores)
@@ -131,9 +130,10 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
 
 
 def evaluation_lines(files: EpisodeScores) -> Iterator[Line]:
-    """Yield those of evaluations; a best checkpoint that is the last one has the lines of the last only."""
+    """Yield the evaluations' lines of `curves.csv`; a best checkpoint that is the last one has only its lines."""
     ceilings = _ceilings(files.episodes)
     locations: set[tuple[int, str, str]] = set()
+    # Best checkpoints come last, so that duplicates of the last checkpoint are skipped.
     for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
         location = (row.step, row.split, row.mode)
         if location in locations:
@@ -154,7 +154,7 @@ def episode_lines(files: EpisodeScores) -> Iterator[Line]:
 
 
 def run_line(files: RunFiles) -> Line:
-    """Return the line of `runs.csv`; the device of a converted log is not known."""
+    """Return the line of `runs.csv`; the device of a converted log is unknown."""
     device = files.manifest.device if files.done.engine == NATIVE else ""
     return (*(getattr(files.done, name) for name in RUNS_COLUMNS[:-2]), files.seconds, device)
 
@@ -173,13 +173,14 @@ def _problems(files: RunFiles) -> Iterator[str]:
         missing = sorted(set(expected) - set(steps))
         lack = f"without step {missing[0]}" if missing else "some twice"
         yield f"{len(steps)} of {done.executed_steps} steps in order, {lack}"
+    # A converted log may skip steps.
     elif sorted(set(steps)) != steps or (steps or [0])[-1] != done.executed_steps:
         yield f"steps that do not rise to the executed {done.executed_steps}"
     yield from _evaluation_problems(files)
 
 
 def _evaluation_problems(files: RunFiles) -> Iterator[str]:
-    """Yield what is wrong with evaluations; only our own trainer promises both modes, both ends and every episode."""
+    """Yield the problems of evaluations; only our trainer guarantees both modes, both ends and every episode."""
     last, is_native = files.done.executed_steps, files.done.engine == NATIVE
     by_mode = {mode: [row.step for row in files.evaluations if (row.split, row.mode) == (VAL, mode)] for mode in MODES}
     if not any(by_mode.values()):
@@ -209,6 +210,7 @@ def _episode_problems(files: EpisodeScores) -> Iterator[str]:
             continue
         means = [math.fsum(rewards) / len(rewards) for rewards in _rewards_by_task(rows).values()]
         mean, logged = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
+        # `not ... <=`, so that NaN is a problem, too.
         if not abs(mean - logged) <= _ROUNDING:
             yield f"mean reward {mean:.6g} of the episodes of {where}, which says {logged:.6g}"
     if episodes:
@@ -229,7 +231,7 @@ def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, float]:
 
 
 def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:
-    """Return the rewards of the sound episodes of each task; one without any is left out."""
+    """Return the rewards of the sound episodes of each task; tasks without one are omitted."""
     rewards: dict[str, list[float]] = {}
     for row in rows:
         if row.end not in UNSOUND:

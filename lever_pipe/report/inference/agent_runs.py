@@ -1,4 +1,4 @@
-"""The collected files of study `intention`: their columns, and its runs looked up by arm and seed."""
+"""The collected files of study `intention`: their columns, and lookup of its runs by arm and seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lever_pipe.base.errors import RecordError
 
 CURVES_COLUMNS = ("arm", "seed", "step", "split", "mode", "metric", "value")
 LOCATION = ("arm", "seed", "split", "mode", "checkpoint", "step")
-"""Which evaluation of which run."""
+"""Columns that identify an evaluation of a run."""
 EPISODES_COLUMNS = (
     *("arm", "seed", "step", "split", "mode", "checkpoint", "task_id", "sample"),
     *("reward", "ceiling", "turns", "end", "n_agent_tokens"),
@@ -25,18 +25,18 @@ RUNS_COLUMNS = (
     *("seconds", "device"),
 )
 TEXTS = ("arm", "split", "mode", "checkpoint", "task_id", "end", "metric", "engine", "reason", "version", "device")
-"""Columns that hold no numbers."""
+"""Columns of texts; all others are numbers."""
 N_TASKS, N_SAMPLES = "n_tasks", "n_samples"
-"""Of an evaluation, as metrics of `curves.csv`."""
+"""Sizes of an evaluation, as metrics of `curves.csv`."""
 TASKS_LOST = "tasks_lost"
-"""Tasks of an evaluation without a sound episode; `n_tasks` leaves them out."""
+"""Tasks of an evaluation without a sound episode; `n_tasks` excludes them."""
 CEILING = "ceiling"
-"""Mean over an evaluation's tasks of what one detail a question would give."""
+"""Mean over an evaluation's tasks of the reward of an episode that asks for one detail per question."""
 TRAIN, VAL, TEST = "train", "val", "test"
 GREEDY, SAMPLED = "greedy", "sampled"
 MODES = (GREEDY, SAMPLED)
 Series = Mapping[int, float]
-"""A metric by step, rising."""
+"""A metric by step, in ascending order."""
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,20 @@ class AgentRuns:
         return tuple(seed for seed in self.seeds(arm) if seed in self.seeds(other))
 
     def fact(self, arm: str, seed: int) -> Any:
-        """Return what is known of a run as a whole: an object with the columns of `runs.csv`."""
+        """Return the facts of a run as a whole, as an object with the columns of `runs.csv`."""
         return self._by_run[arm, seed]
 
     def training(self, arm: str, seed: int, metric: str) -> Series:
-        """Return a training metric by step; empty where it was not measured."""
+        """Return a training metric by step; empty if it was not measured."""
         return self._series.get((arm, seed, TRAIN, "", metric), {})
 
     def validation(self, arm: str, seed: int, mode: str, metric: str = "reward") -> Series:
-        """Return a validation metric by step, that of the start at step 0 included."""
+        """Return a validation metric by step, including the start at step 0."""
         return self._series.get((arm, seed, VAL, mode, metric), {})
 
 
 def last_mean(series: Series, n: int) -> float:
-    """Return the mean of the last `n` values, of all where there are fewer; NaN without any."""
+    """Return the mean of the last `n` values, or of all if there are fewer; NaN without any."""
     values = list(series.values())[-n:]
     return math.fsum(values) / len(values) if values else math.nan
 
@@ -101,18 +101,19 @@ def read_agent_runs(curves: Path, runs: Path) -> AgentRuns:
     """Return the runs of `curves.csv` and `runs.csv`.
 
     Raises:
-        RecordError: a missing file or column, or a value that is no number.
+        RecordError: a missing file or column, or a malformed number.
     """
     return AgentRuns(read_columns(curves, CURVES_COLUMNS), read_columns(runs, RUNS_COLUMNS))
 
 
 def read_columns(path: Path, names: Sequence[str]) -> pd.DataFrame:
-    """Return the named columns of a CSV; those that are no `TEXTS` are numbers, NaN for an empty field.
+    """Return the named columns of a CSV file; all except `TEXTS` are numbers, with NaN for an empty field.
 
     Raises:
-        RecordError: a missing file or column, or a value that is no number.
+        RecordError: a missing file or column, or a malformed number.
     """
     try:
+        # Empty texts must not become NaN.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise RecordError(f"{path}: expected a file", found="none", do="Run the rule that makes it.") from None

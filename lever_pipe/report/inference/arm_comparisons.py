@@ -25,17 +25,19 @@ from lever_pipe.statistics.curves import paired_t
 
 T = TypeVar("T")
 SERVED = "-served"
-"""End of the name of a family of served agents."""
+"""Suffix of the names of families of served agents."""
 TEMPERATURES = "temperatures"
-"""Family of the reference arm against the start policy, both at each temperature and greedy."""
+"""Family of the reference arm against the start policy, both greedy and at each temperature."""
 
 
 class ArmComparisonRow(NamedTuple):
     """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms of one `family`.
 
-    `n_seeds` are the common seeds; with one, the p value infers to further tasks for these very runs. A family is an
-    endpoint; where only some arms have several common seeds, those of one are `ENDPOINT-one-run`, and served agents are
-    `ENDPOINT-served`. `left_value` and `right_value` are the means of the very runs that are compared.
+    `n_seeds` is the number of common seeds; with one, the p value infers to further tasks for these two runs only. A
+    family
+    is an endpoint. If only some arms have several common seeds, arms with one are in `ENDPOINT-one-run`. Served agents
+    are
+    in `ENDPOINT-served`. `left_value` and `right_value` are means of the compared runs only.
     """
 
     endpoint: str
@@ -74,9 +76,9 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
 
 
 def sharpened(context: Context) -> list[ArmComparisonRow]:
-    """Return the reference arm against the start policy in every decoding, where further temperatures are evaluated.
+    """Return the reference arm against the start policy in every decoding, if further temperatures are evaluated.
 
-    A policy that training has merely made sharper gains nothing where the start policy is drawn from coldly, too.
+    If training has only sharpened the policy, it gains nothing over the start policy at a low temperature.
     """
     if not context.evaluation.temperatures:
         return []
@@ -96,17 +98,18 @@ def _adjusted(rows: Sequence[ArmComparisonRow], are_one_run: Sequence[bool]) -> 
 
 
 def _of_served(context: Context, name: str) -> Iterator[ArmComparisonRow]:
-    """Yield every served agent against all runs of the reference arm, on the tasks that both have."""
+    """Yield every served agent against all runs of the reference arm, on their common tasks."""
     reference = context.reference_arm
     for agent, episodes in context.served.items():
         served = task_endpoints(context, agent)
+        # These episodes include the agent's, so both sides keep only tasks that neither has lost.
         ours = task_endpoints(context._replace(episodes=episodes), reference)
         if name in served and name in ours:
             yield from _over_tasks(context, name, {agent: served[name], reference: ours[name]})
 
 
 def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
-    """Return left minus right of numbers that only whole runs have, by Student's t over the seeds that pair.
+    """Return left minus right of values of whole runs, with Student's t over the paired seeds.
 
     With one seed there is neither an interval nor a p.
     """
@@ -116,14 +119,15 @@ def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Differen
     if np.isnan(low):
         return Difference(mean, low, high, np.nan, np.nan, "", *levels)
     t_95, t_80 = scipy.special.stdtrit(n - 1, (0.975, 0.8))
+    # Half an interval is t_95 standard errors, and the difference with 80 % power is t_95 + t_80 of them.
     return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + t_80 / t_95)), STUDENT, *levels)
 
 
 def _over_tasks(context: Context, name: str, runs: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
-    """Return every arm against the reference arm over tasks, over their common seeds where there are any."""
+    """Return every arm against the reference arm over tasks, and over their common seeds if there are any."""
     reference, metric = context.reference_arm, taken_apart(name)["metric"]
     n = len(runs[reference][0].tasks)
-    if n < 2:  # nothing is known of further tasks
+    if n < 2:  # a single task shows nothing about further tasks
         values = {arm: [float(run.values[metric].mean()) for run in by_seed] for arm, by_seed in runs.items()}
         return _over_runs(context, name, values)
     arms, sides = [arm for arm in runs if arm != reference], []
@@ -142,7 +146,7 @@ def _over_tasks(context: Context, name: str, runs: Mapping[str, Sequence[TaskMea
 
 
 def _over_runs(context: Context, name: str, values: Mapping[str, Sequence[float]]) -> list[ArmComparisonRow]:
-    """Return every arm against the reference arm by numbers that only whole runs have, over their common seeds."""
+    """Return every arm against the reference arm by values of whole runs, over their common seeds."""
     reference, rows = context.reference_arm, []
     for arm in (arm for arm in values if arm != reference and reference in values):
         if common := context.runs.common_seeds(arm, reference):
@@ -152,13 +156,13 @@ def _over_runs(context: Context, name: str, values: Mapping[str, Sequence[float]
 
 
 def _row(context: Context, name: str, arm: str, gap: Difference, sizes: tuple[int, int, int]) -> ArmComparisonRow:
-    """Return a comparison that is not adjusted yet; `sizes` are its seeds, tasks and rollouts."""
+    """Return a comparison before adjustment; `sizes` are its seeds, tasks and rollouts."""
     counts = dict(zip(("n_seeds", "n_tasks", "n_rollouts"), sizes, strict=True))
     names = {"endpoint": name, "role": PRIMARY, "arm": arm, "reference": context.reference_arm, "family": name}
     return ArmComparisonRow(p_holm=math.nan, **names, **counts, **gap._asdict())  # type: ignore[arg-type]
 
 
 def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:
-    """Return the values of the common seeds in their order, whatever the arm's own."""
+    """Return the values of the common seeds, in the order of `common`."""
     of_seed = dict(zip(context.runs.seeds(arm), by_seed, strict=True))
     return [of_seed[seed] for seed in common]

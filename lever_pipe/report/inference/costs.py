@@ -1,4 +1,4 @@
-"""What learning costs: the prompts that the LVLM answered for a policy, counted alike for all of them."""
+"""Costs of learning: the prompts that the LVLM answered for a policy, counted in the same way for all policies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.base.records import EpochMetrics
 
 REQUESTED = "lvlm_prompts"
-"""Metric of an epoch that asks the LVLM what its policy draws: different prompts of the epoch."""
+"""Metric of an epoch that sends its policy's samples to the LVLM: the number of different prompts."""
 
 
 class CostRow(NamedTuple):
-    """A line of `costs.csv`: what one epoch of one seed has learned from since its initialisation.
+    """A line of `costs.csv`: the prompts that one epoch of one seed has learned from since its initialisation.
 
     `prompts` is the sum of both: every policy learns from the RL data, itself or through its RCE base.
     """
@@ -28,19 +28,19 @@ class CostRow(NamedTuple):
     seed: int | None
     epoch: int | None
     rl_data_prompts: int
-    """Of the training queries among the RL data; those of validation queries train nothing."""
+    """Prompts of the training queries in the RL data; validation queries train nothing."""
     own_prompts: int
-    """Different prompts of each of its own epochs, added up; those included that the ledger answered."""
+    """Different prompts per epoch, summed over the policy's epochs, including prompts that the ledger answered."""
     prompts: int
     preset: str
 
 
 def training_prompts(valid_BG: NDArray[np.bool_], train_share: float) -> int:
-    """Return how many prompts the RL data asked of the queries that train, each trajectory one.
+    """Return the number of prompts in the training queries' RL data; each trajectory is one prompt.
 
     Args:
-        valid_BG: [B, G] which trajectories exist, queries in id order.
-        train_share: share of the queries that trains, the first ones.
+        valid_BG: [B, G] mask of existing trajectories, queries in id order.
+        train_share: share of the queries used for training, from the first one on.
 
     Source: this project
     """
@@ -48,11 +48,11 @@ def training_prompts(valid_BG: NDArray[np.bool_], train_share: float) -> int:
 
 
 def cost_rows(metrics: Iterable[EpochMetrics], rl_prompts: Mapping[str, int]) -> list[CostRow]:
-    """Return the costs of all trained epochs, in their order; supervised ones, which learn no RL data, have none.
+    """Return the costs of all trained epochs, in their order; supervised epochs have none, as they use no RL data.
 
     Args:
         metrics: of every epoch of every run.
-        rl_prompts: prompts of the RL data that a preset learns from, by preset.
+        rl_prompts: prompts of each preset's RL data.
     """
     rows = [row for row in metrics if row.policy.stage != "sft"]
     names = [PolicyName.parse(row.policy.name) for row in rows]

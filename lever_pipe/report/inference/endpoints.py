@@ -1,14 +1,14 @@
-"""What the arms are judged by: primary endpoints, fixed in the configuration before any run, and secondary ones.
+"""Endpoints of the arms: primary ones, which the configuration fixes before any run, and secondary ones.
 
-| endpoint | of a run |
+| endpoint | value of a run |
 |---|---|
 | `test_METRIC_MODE_CHECKPOINT` | mean over held-out tasks |
-| `val_METRIC_MODE_CHECKPOINT` | the same on the validation tasks, where the primary endpoints are these |
+| `val_METRIC_MODE_CHECKPOINT` | the same on the validation tasks, if the primary endpoints use these |
 | `kl_end`, `entropy_end` | mean of the last 5 steps |
 
-The start policy has rows of its own, as arm `start`, and so has each served agent: the one policy that each is stands
-as its last and its best. A served agent's tasks are those that neither it nor another policy has lost, theirs do not
-depend on it.
+The start policy has its own rows, as arm `start`, and so does each served agent. Each of them is a single policy, which
+counts as both its last and its best checkpoint. A served agent's tasks exclude those that it or another policy has
+lost; the tasks of the other policies do not depend on it.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from lever_pipe.report.inference.task_values import (
 from lever_pipe.statistics.curves import paired_t
 
 LAST_STEPS = 5
-"""Training steps whose mean is the end of a run."""
+"""Number of last training steps whose mean is a run's end value."""
 NAME = re.compile(
     r"(?:(?P<subset>test|val)_)?(?P<metric>.+?)(?:_(?P<mode>greedy|sampled(?:_at_[0-9.]+)?))?(?:_(?P<at>last|best))?"
 )
-"""Of an endpoint."""
+"""Pattern of an endpoint's name."""
 
 
 class EndpointRow(NamedTuple):
-    """A line of `endpoints.csv`; without a seed it is the mean over seeds, with a 95 % interval where there is one."""
+    """A line of `endpoints.csv`; without a seed it is the mean over seeds, with a 95 % interval if there is one."""
 
     arm: str
     endpoint: str
@@ -61,7 +61,7 @@ class EndpointRow(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What endpoints are made of."""
+    """Inputs of the endpoints."""
 
     runs: AgentRuns
     episodes: EvaluatedEpisodes
@@ -69,16 +69,16 @@ class Context(NamedTuple):
     evaluation: AgentEvaluation
     draws: Draws
     served: Mapping[str, EvaluatedEpisodes] = {}
-    """By served agent its episodes, with those of all that is no served agent."""
+    """By served agent: its episodes, together with the episodes of all policies that are not served."""
 
     @property
     def modes(self) -> list[str]:
-        """Return all modes, those of the primary endpoints first."""
+        """Return all modes, starting with the primary endpoints' modes."""
         return list(dict.fromkeys((*self.evaluation.primary.modes, *MODES, *self.evaluation.by_temperature)))
 
     @property
     def primary_names(self) -> list[str]:
-        """Return the endpoints that the configuration names, one a mode."""
+        """Return the primary endpoints of the configuration, one per mode."""
         primary = self.evaluation.primary
         return [f"{primary.split}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in primary.modes]
 
@@ -95,6 +95,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
     for arm in (START_ARM, *context.served, *context.runs.arms):
         of_tasks = task_endpoints(context, arm)
         for name, by_seed in of_tasks.items():
+            # A policy without training runs has seed 0.
             seeds = map(str, context.runs.seeds(arm) or (0,))
             counts = len(by_seed[0].tasks), by_seed[0].n_rollouts
             for seed, runs in zip([*seeds, ""], [*([run] for run in by_seed), by_seed], strict=True):
@@ -110,6 +111,7 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         }
         intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
         for (location, block), interval in zip(blocks.items(), intervals, strict=True):
+            # Shares are bounded in `means`, rewards by the ceiling of their tasks.
             if metric == REWARD:
                 least, ceiling = min(float(values.min()) for values in block), over_tasks[location][0].ceiling
                 interval = within_ceiling(interval, least, ceiling)
@@ -118,14 +120,14 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
 
 
 def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
-    """Return means over seeds and tasks; with one seed the interval is over tasks and rollouts alone.
+    """Return means over seeds and tasks; with one seed the interval covers only tasks and rollouts.
 
-    All that are over equally many tasks share their resamples, so that none depends on which others are asked for.
+    All means over the same number of tasks share their resamples, so that a mean does not depend on the others.
 
     Args:
-        values: for each mean the [N] task means of its seeds; with a single task there is no interval.
-        draws: how tasks are resampled.
-        are_shares: the values lie within 0 and 1.
+        values: for each mean the [N] task means of its seeds; a single task gives no interval.
+        draws: resampling of the tasks.
+        are_shares: whether the values are between 0 and 1.
     """
     blocks = [np.stack(by_seed)[:, :, None] for by_seed in values]
     results = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
@@ -138,7 +140,7 @@ def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_sha
 
 
 def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
-    """Return the mean of a number that only a whole run has, with a t interval over seeds; none with one seed.
+    """Return the mean of a value of whole runs, with a t interval over seeds; NaN ends with one seed.
 
     The largest value or the spread of a noisy curve grows with its noise, so resampled tasks would shift it.
     """
@@ -147,11 +149,11 @@ def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
 
 
 def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
-    """Return a mean reward with its interval cut to what a mean reward can be.
+    """Return a mean reward with its interval cut to the possible range of a mean reward.
 
     Args:
         mean: with its interval.
-        least: the smallest task mean; a reward below 0 needs a penalty, so that 0 bounds the mean unless one was seen.
+        least: the smallest task mean; a reward below 0 needs a penalty, so 0 bounds the mean unless one occurs.
         ceiling: the largest mean that the tasks allow.
     """
     return mean._replace(low=max(mean.low, min(0.0, least)), high=min(mean.high, max(ceiling, mean.value)))
@@ -160,7 +162,7 @@ def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
 def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
     """Return the endpoints that are means over tasks, by name: the task means of each seed in order.
 
-    One that a seed lacks is left out. An untrained policy is evaluated on held-out tasks alone.
+    An endpoint that a seed lacks is omitted. An untrained policy is evaluated on held-out tasks only.
     """
     seeds = context.runs.seeds(arm) or (0,)
     by_name = {name: [_evaluated(context, arm, seed, name) for seed in seeds] for name in context.names}
@@ -168,7 +170,7 @@ def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
 
 
 def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
-    """Return the endpoints of whole runs, by name: the value of each seed in order; one without any is left out."""
+    """Return the endpoints of whole runs, by name: one value per seed, in order; endpoints without any are omitted."""
     by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
     names = by_seed[0] if by_seed else ()
     by_name = {name: [endpoints.get(name, math.nan) for endpoints in by_seed] for name in names}
@@ -176,13 +178,13 @@ def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
 
 
 def taken_apart(endpoint: str) -> dict[str, str]:
-    """Return the subset, metric, mode and checkpoint (`at`) that an endpoint's name tells; empty where it has none."""
+    """Return the subset, metric, mode and checkpoint (`at`) in an endpoint's name; absent parts are empty."""
     match = NAME.fullmatch(endpoint)
     return {part: text or "" for part, text in match.groupdict().items()} if match else {}
 
 
 def _evaluated(context: Context, arm: str, seed: int, name: str) -> TaskMeans | None:
-    """Return what a run was evaluated by; the one policy that an untrained one is stands as its last and its best."""
+    """Return a run's evaluation for an endpoint; an untrained policy has one for both last and best."""
     runs, episodes, parts = context.runs, context.served.get(arm, context.episodes), taken_apart(name)
     mode, checkpoint, is_trained = parts["mode"], parts["at"], arm in runs.arms
     if parts["subset"] == TEST:

@@ -1,9 +1,9 @@
-"""Intervals and paired comparisons of both studies, and those of groups as rows in percent and points.
+"""Intervals and paired comparisons for both studies; for groups also as rows in percent and points.
 
 Runs are crossed with questions in study `lever`, and with tasks in study `intention`. Rollouts are averaged within
-their task, so that their noise is part of the spread of a run's task means: with S seeds, N tasks and K rollouts the
-variance of the mean of all is seeds / S + tasks / N + (seed x task + rollouts / K) / (S N), which the mean squares of
-`statistics.crossed` estimate.
+their task, so that their noise is part of the spread of a run's task means. With S seeds, N tasks and K rollouts, the
+variance of the overall mean is seeds / S + tasks / N + (seed x task + rollouts / K) / (S N). The mean squares of
+`statistics.crossed` estimate it.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ Groups = Mapping[str, GroupScores]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How questions or tasks are resampled; every set of them has a stream of its own, shared by all cells over it.
+    """Resampling of questions or tasks; every set of them has its own stream, which all cells over it share.
 
-    Questions of one image are resampled, and have their answers exchanged, together.
+    Questions of the same image are resampled together, and tests exchange their answers together.
     """
 
     seed: int
     n_resamples: int
     over: str = "questions"
     images: Sequence[int] = ()
-    """Of each question; none where each is a sample of its own."""
+    """Image of each question; empty if each question is a sample by itself."""
 
     def clusters(self, n: int) -> NDArray[np.int64] | None:
-        """Return the number of the image of each of the first questions, or None where no image has two."""
+        """Return the image number of each of the first `n` questions, or None if no image has two."""
         images, numbers = np.unique(np.asarray(self.images[:n]), return_inverse=True)
         return numbers if len(images) < len(numbers) else None
 
     def bounds(self, estimates: Estimates, *names: str | int) -> Bounds:
-        """Return the bootstrap intervals of estimates over the questions that `names` name."""
+        """Return the bootstrap intervals of estimates over the questions identified by `names`."""
         stream = generator(self.seed, self.over, *names)
         return bootstrap_bounds(estimates, generator=stream, n_resamples=self.n_resamples)
 
 
 class Sides(NamedTuple):
-    """What is compared at C columns, left minus right, over the same N questions."""
+    """Both sides of a comparison at C columns, left minus right, over the same N questions."""
 
     left: Array
     """[S, N, C]"""
     right: Array
     """[T, N, C]"""
     same_runs: bool
-    """Run s of both sides has the same seed, so that S = T."""
+    """Whether run s of both sides has the same seed, so that S = T."""
     streams: Sequence[tuple[str | int, ...]]
-    """C names of streams of drawn signs."""
+    """Names of C streams of random signs."""
 
 
 class Difference(NamedTuple):
-    """Left minus right at one column with its 95 % interval; NaN where nothing is known of its error."""
+    """Left minus right at one column with its 95 % interval; NaN for an unknown error."""
 
     difference: float
     low: float
@@ -86,13 +86,13 @@ class Difference(NamedTuple):
     right_value: float
 
     def times(self, scale: float) -> dict[str, float | str]:
-        """Return all of it by name, in the unit that is a `scale`-th of this one."""
+        """Return all fields by name, multiplied by `scale` except `p` and `test`."""
         unscaled = ("p", "test")
         return {name: value if name in unscaled else scale * value for name, value in self._asdict().items()}
 
 
 class Interval(NamedTuple):
-    """A mean with its 95 % interval over questions or tasks and, with several runs, over runs; NaN of unknown error."""
+    """A mean with its 95 % interval over questions or tasks, and over several runs if any; NaN for an unknown error."""
 
     value: float
     low: float
@@ -116,7 +116,7 @@ class IntervalRow(NamedTuple):
 class ComparisonRow(NamedTuple):
     """A line of `comparisons.csv`: left minus right in points; `p_holm` is adjusted for the family.
 
-    `left_value` and `right_value` are the accuracies in percent of the very runs that are compared.
+    `left_value` and `right_value` are the accuracies in percent of the compared runs only.
     """
 
     family: str
@@ -161,9 +161,9 @@ def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: 
 
     Args:
         blocks: over the same N questions, at least one.
-        draws: how they are resampled.
-        names: of the questions.
-        are_shares: the values lie within 0 and 1.
+        draws: resampling of the questions.
+        names: identify the questions.
+        are_shares: whether the values are between 0 and 1.
     """
     clusters = draws.clusters(blocks[0].shape[1])
     if clusters is not None:
@@ -179,26 +179,29 @@ def means(blocks: Sequence[Array], draws: Draws, *names: str | int, are_shares: 
 def differences(
     pairs: Sequence[Sides], draws: Draws, *names: str | int, are_shares: bool = True
 ) -> list[list[Difference]]:
-    """Return for each comparison its C columns.
+    """Return the C differences of each comparison.
 
-    Two single runs are compared by exchanging their answers, which infers to further questions for these very runs;
-    where a side has several runs, by Student's t on runs crossed with questions. Interval, p of Student's t and what
-    can be detected come from one error and its degrees of freedom. What seeds do is each comparison's own: one that is
-    shared by unlike comparisons rejects true nulls (a KL_BETA of 3 varies less than one of 0), and few seeds cannot
-    tell which are alike (docs/report.md).
+    Two single runs are compared by exchanging their answers, which infers to further questions for these two runs only.
+    If
+    a side has several runs, the test is Student's t on runs crossed with questions. The interval, the p of Student's t
+    and
+    the detectable difference come from one error and its degrees of freedom. Each comparison has its own seed variance.
+    A
+    variance shared by unlike comparisons rejects true nulls (a KL_BETA of 3 varies less than one of 0), and few seeds
+    cannot show which variances are equal (docs/report.md).
 
     Args:
         pairs: comparisons over the same N questions.
-        draws: how questions are resampled.
-        names: of the questions.
-        are_shares: the values lie within 0 and 1.
+        draws: resampling of the questions.
+        names: identify the questions.
+        are_shares: whether the values are between 0 and 1.
     """
     if not pairs:
         return []
     clusters = draws.clusters(pairs[0].left.shape[1])
     compared = [paired_difference(sides.left, sides.right, same_runs=sides.same_runs) for sides in pairs]
     if clusters is not None:
-        # Of images the same differences, but for the last bit, which stays that of the questions.
+        # Images give the same differences except for the last bit; keep the value over questions.
         of_images = [
             paired_difference(*(by_cluster(side, clusters) for side in sides[:2]), same_runs=sides.same_runs)
             for sides in pairs
@@ -223,8 +226,9 @@ def differences(
 def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Draws) -> list[ComparisonRow]:
     """Return the comparisons of every family, in the order of the families.
 
-    Two trained groups are compared over the seeds that both have, where they have any in common. Where only some
-    comparisons of a family infer to further seeds, those of one run are a family of their own, `NAME-one-run`.
+    Two trained groups are compared over their common seeds, if they have any. If only some comparisons of a family
+    infer to
+    further seeds, comparisons of one run form their own family, `NAME-one-run`.
     """
     rows: list[ComparisonRow] = []
     for n in dict.fromkeys(family.samples for family in families):
@@ -241,14 +245,15 @@ def sides_of(left: GroupScores, right: GroupScores, chosen: NDArray[np.bool_] | 
 
 
 def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tuple[float, str]]:
-    """Return p values adjusted (Holm) with what their family's name ends in.
+    """Return p values after Holm's adjustment, each with the suffix of its family's name.
 
-    Comparisons of one run infer to further questions only, so that beside others they are a family of their own. NaN
-    stays and counts for nothing.
+    Comparisons of one run infer to further questions only. Next to other comparisons they form their own family. NaN
+    stays
+    NaN and does not count.
 
     Args:
         p_values: of one family.
-        are_one_run: which of them compare one run with one run.
+        are_one_run: whether each of them compares one run with one run.
     """
     results = [(math.nan, "")] * len(p_values)
     suffix = OF_ONE_RUN if len(set(are_one_run)) > 1 else ""
@@ -263,8 +268,9 @@ def _exchanged(sides: Sides, draws: Draws) -> list[float]:
     """Return the p values of two single runs, column by column."""
     differences_NC = sides.left[0] - sides.right[0]
     clusters = draws.clusters(len(differences_NC))
-    if clusters is not None:  # sums of scores lie on their lattice, other multiples of them need not
+    if clusters is not None:  # sums of scores stay on the scores' lattice, so that p is exact; means by image may not
         differences_NC = np.stack([np.bincount(clusters, column) for column in differences_NC.T], axis=1)
+    # Each pair has its own stream, so that its p does not depend on the other comparisons.
     return [
         sign_flip_p(values, generator=generator(draws.seed, "signs", *names))
         for values, names in zip(differences_NC.T, sides.streams, strict=True)
@@ -272,7 +278,7 @@ def _exchanged(sides: Sides, draws: Draws) -> list[float]:
 
 
 def runs_compared(left: GroupScores, right: GroupScores) -> int:
-    """Return the training runs of the side with fewer; a baseline counts only where both sides are baselines."""
+    """Return the training runs of the side with fewer runs; a baseline counts only if both sides are baselines."""
     trained = [side for side in (left, right) if side.is_trained]
     return min(len(side.runs) for side in trained or (left, right))
 

@@ -1,4 +1,4 @@
-"""Which groups are compared with which: the families of comparisons whose p values are adjusted together."""
+"""Families of comparisons between groups; the p values of a family are adjusted together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
 ORACLE = "baseline/oracle"
 SWEEP = "sweep~"
-"""Begins the names of the families of sweeps."""
+"""Prefix of the names of sweeps' families."""
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -25,7 +25,7 @@ Pairs = tuple[tuple[str, str], ...]
 class ComparisonFamily:
     """Comparisons of groups, left minus right, over the first `samples` questions.
 
-    Families of one `adjusted_with` are adjusted as one.
+    Families with the same `adjusted_with` are adjusted as one.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ComparisonFamily:
     pairs: Pairs
     adjusted_with: str
     shots: tuple[str, ...] = ()
-    """Shot counts and `mean`; none for all of them."""
+    """Shot counts and `mean`; empty for all of them."""
     role: str = SECONDARY
 
 
@@ -45,21 +45,21 @@ class Arm:
     sft: dict[int, str] = field(default_factory=dict)
     """Supervised learning of beam data, by epoch."""
     rce: dict[int, str] = field(default_factory=dict)
-    """By epoch."""
+    """RCE by epoch."""
     grpo: dict[tuple[int, float, int], str] = field(default_factory=dict)
-    """The published, offline objective, by base epoch, beta and epoch."""
+    """The published, offline GRPO, by base epoch, beta and epoch."""
     on_policy: dict[tuple[int, float, int], str] = field(default_factory=dict)
-    """GRPO on what the policy draws, likewise."""
+    """GRPO on the policy's own samples, by base epoch, beta and epoch."""
     extra_objectives: dict[tuple[int, str, int], str] = field(default_factory=dict)
-    """Other objectives beside it, by base epoch, name and epoch."""
+    """Other objectives, by base epoch, name and epoch."""
 
     @property
     def base(self) -> int | None:
-        """Return the RCE epoch whose GRPO runs fill the documents' tables, the latest."""
+        """Return the latest RCE epoch with GRPO runs; these fill the documents' tables."""
         return max((base for base, _, _ in self.grpo), default=None)
 
     def betas(self, epoch: int | None = None) -> list[float]:
-        """Return the betas from `base`, those of one epoch where it is named."""
+        """Return the betas from `base`, of all epochs or of one."""
         return sorted({b for base, b, e in self.grpo if base == self.base and epoch in (None, e)})
 
     @property
@@ -69,7 +69,7 @@ class Arm:
 
     @property
     def last(self) -> int | None:
-        """Return the last GRPO epoch that every base and beta has."""
+        """Return the last GRPO epoch common to every base and beta."""
         return _last_common(self.grpo)
 
     @property
@@ -78,15 +78,17 @@ class Arm:
         return {beta: name for (base, beta), name in self.ended("grpo").items() if base == self.base}
 
     def ended(self, kind: Literal["grpo", "on_policy"]) -> dict[tuple[int, float], str]:
-        """Return the groups of one kind of GRPO after the last common epoch by base and beta, rising."""
+        """Return the groups of one kind of GRPO after the last common epoch, by base and beta in ascending order."""
         runs, last = (self.grpo, self.last) if kind == "grpo" else (self.on_policy, self.last_on_policy)
         return {(base, beta): name for (base, beta, epoch), name in sorted(runs.items()) if epoch == last}
 
     def over_betas(self, kind: Literal["grpo", "on_policy"]) -> dict[str, tuple[str, ...]]:
-        """Return for each base the group that is the mean over all betas after the last common epoch, and these.
+        """Return for each base the mean group over all betas after the last common epoch, with the groups of the betas.
+
+        A base with one beta has no such group.
 
         Args:
-            kind: of the runs; of a base with one beta there is no such group.
+            kind: of the runs.
         """
         last, groups = self.last if kind == "grpo" else self.last_on_policy, dict[str, tuple[str, ...]]()
         for (base, _), name in self.ended(kind).items():
@@ -96,12 +98,12 @@ class Arm:
 
     @property
     def last_on_policy(self) -> int | None:
-        """Return the last epoch that every on-policy run and every extra objective has, from any base."""
+        """Return the last epoch common to every on-policy run and every extra objective, from any base."""
         return _last_common([*self.on_policy, *self.extra_objectives])
 
     @property
     def on_policy_base(self) -> int | None:
-        """Return the latest RCE epoch that on-policy runs or extra objectives start from."""
+        """Return the latest RCE epoch with on-policy runs or extra objectives."""
         return max((base for base, _, _ in [*self.on_policy, *self.extra_objectives]), default=None)
 
     @property
@@ -110,7 +112,7 @@ class Arm:
         return {beta: name for (base, beta), name in self.ended("on_policy").items() if base == self.on_policy_base}
 
     def extra_objective(self, name: str) -> str | None:
-        """Return the group of another objective at the same epoch, from the same base."""
+        """Return the group of an extra objective at `last_on_policy`, from `on_policy_base`."""
         base, epoch = self.on_policy_base, self.last_on_policy
         return None if base is None or epoch is None else self.extra_objectives.get((base, name, epoch))
 
@@ -124,9 +126,9 @@ class Arm:
         ]
 
     def group_for_sweep(self, sweep: Sweep) -> str:
-        """Return the group that stands for the arm in a sweep: at the reference beta, on-policy where that is swept.
+        """Return the arm's group in a sweep: at the reference beta, on-policy if on-policy settings are swept.
 
-        Without such a run it is the last RCE epoch, without RCE the last SFT epoch.
+        Without such a run it is the last RCE epoch; without RCE, the last SFT epoch.
         """
         groups = self.on_policy_groups if any(key.startswith("on_policy.") for key in sweep.over) else self.last_grpo
         return groups.get(reference_of(sorted(groups)) or 0.0, self.last_rce or self.last_sft or "")
@@ -143,19 +145,19 @@ class Arm:
 
     @property
     def reference_beta(self) -> float | None:
-        """Return the documents' 0.15, or where it is absent the middle beta."""
+        """Return the documents' 0.15, or the middle beta if it is absent."""
         return reference_of(self.betas())
 
 
 def reference_of(betas: Sequence[float]) -> float | None:
-    """Return 0.15 where it is among rising betas, else the middle one, None of none."""
+    """Return 0.15 if it is among the ascending betas, else the middle one; None without betas."""
     if not betas:
         return None
     return REFERENCE_BETA if REFERENCE_BETA in betas else betas[len(betas) // 2]
 
 
 def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
-    """Return the presets among the groups, the main one first; a main preset without a group is an empty arm."""
+    """Return the presets among the groups, the main preset first; without a group it is an empty arm."""
     arms = {main_preset: Arm(main_preset)}
     for group in groups:
         name = PolicyName.parse(group) if group.startswith("preset~") else None
@@ -177,7 +179,7 @@ def arms_of(groups: Iterable[str], main_preset: str) -> list[Arm]:
 
 
 def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
-    """Return the last epoch that every run has, of runs by base, what tells them apart, and epoch."""
+    """Return the last epoch common to all runs, from tuples of base, beta or objective, and epoch."""
     latest: dict[tuple[int, float | str], int] = {}
     for base, which, epoch in runs:
         latest[base, which] = max(epoch, latest.get((base, which), 0))
@@ -187,7 +189,7 @@ def _last_common(runs: Iterable[tuple[int, float | str, int]]) -> int | None:
 def family_of_sweep(
     sweep: Sweep, arms: Mapping[str, Arm], primary: PrimaryCells, samples: Sequence[int]
 ) -> ComparisonFamily:
-    """Return every cell of a sweep against the arm that is swept, by preset, at the primary endpoint."""
+    """Return the family of a sweep: every cell against the swept arm at the primary endpoint."""
     cells = {cell.arm: arms[cell.arm].group_for_sweep(sweep) for cell in sweep.cells}
     base = cells.pop(sweep.arm)
     n, name = max(samples) if primary.samples == "largest" else primary.samples, SWEEP + sweep.name
@@ -195,17 +197,19 @@ def family_of_sweep(
 
 
 class Family(NamedTuple):
-    """A family of one preset: its name, where it is tested, and what it compares."""
+    """A family of one preset: its name, its cells, and its pairs."""
 
     name: str
     cells: Literal["primary", "other cells", "all cells"]
-    """The primary endpoint; the other cells of the largest count; all of them. The first alone is primary."""
+    """The primary endpoint; the other cells of the largest sample count; or all cells. Only the first has role
+    primary."""
     pairs: Callable[[Arm, Sequence[str]], Pairs]
-    """Left and right, of the preset's groups and the baselines."""
+    """Left and right, from the preset's groups and the baselines."""
 
 
+# Lambdas, because the functions are defined below.
 FAMILIES: Sequence[Family] = (
-    # does GRPO help, does its KL_BETA matter, does it matter who draws
+    # does GRPO help, does its KL_BETA matter, do on-policy samples matter
     Family("grpo-over-betas", "primary", lambda arm, _: _against_base(arm, arm.over_betas("grpo"))),
     Family("grpo-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("grpo-betas", "primary", lambda arm, _: _against_smallest(arm.last_grpo)),
@@ -213,7 +217,7 @@ FAMILIES: Sequence[Family] = (
     Family("on-policy-against-rce", "primary", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-betas", "primary", lambda arm, _: _against_smallest(arm.on_policy_groups)),
     Family("on-policy-against-offline", "primary", lambda arm, _: _against_offline(arm)),
-    # what learning is worth, and what the extra objectives bound
+    # the gain of learning, and the bounds that the extra objectives give
     Family(
         "learning",
         "all cells",
@@ -223,19 +227,20 @@ FAMILIES: Sequence[Family] = (
     ),
     Family("supervised", "all cells", lambda arm, extra_objectives: _supervised(arm, extra_objectives)),
     Family("extra_objectives", "all cells", lambda arm, extra_objectives: _extra_objectives(arm, extra_objectives)),
-    # the primary ones beside their endpoint
+    # the primary comparisons at other cells
     Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
     Family("on-policy-against-offline", "other cells", lambda arm, _: _against_offline(arm)),
     Family("on-policy-betas", "other cells", lambda arm, _: _against_smallest(arm.on_policy_groups)),
 )
-"""In the order of the file; each is adjusted (Holm) on its own, or with that of other presets."""
+"""In the order of the file; each is adjusted (Holm) separately, or together with the same family of other presets."""
 
 DOCUMENTS: Mapping[str, Callable[[Mapping[float, str]], Pairs]] = {
     "document-001": lambda runs: _against_reference(runs),
     "document-002": lambda runs: tuple((runs[x], runs[y]) for x, y in DOCUMENT_002 if x in runs and y in runs),
 }
-"""What documents compare after each epoch, of its groups by KL_BETA, at the count nearest to `DOCUMENT_SAMPLES`."""
+"""The documents' comparisons after each epoch, from groups by KL_BETA, at the sample count nearest to
+`DOCUMENT_SAMPLES`."""
 
 
 def families_of(
@@ -248,14 +253,14 @@ def families_of(
     columns: Sequence[str],
     samples: Sequence[int],
 ) -> list[ComparisonFamily]:
-    """Return the families of one preset that have a comparison, those of the primary endpoint first.
+    """Return the families of one preset that have comparisons, the primary endpoint first.
 
     Args:
         arm: the preset's groups.
         primary: the endpoint of the primary families.
-        together: primary families by name and preset, of which those of a name are adjusted as one.
-        is_main: other presets write their name before the family's.
-        baselines: groups that the last RCE and SFT epochs are held against.
+        together: primary families by name and preset; families with the same name are adjusted as one.
+        is_main: whether this is the main preset; others prefix the family's name with their own.
+        baselines: groups to compare with the last RCE and SFT epochs.
         columns: the shot counts and `mean`.
         samples: evaluated sample counts.
     """
@@ -281,7 +286,7 @@ def families_of(
 
 
 def near(samples: Sequence[int], target: int) -> int:
-    """Return the sample count nearest to the target, of two the smaller."""
+    """Return the sample count nearest to the target; of two, the smaller."""
     return min(samples, key=lambda n: (abs(n - target), n))
 
 
@@ -291,19 +296,19 @@ def _against_offline(arm: Arm) -> Pairs:
 
 
 def _against_reference(runs: Mapping[float, str]) -> Pairs:
-    """Return each beta of document 001 against 0.15, or the middle one."""
+    """Return each beta of document 001 against 0.15, or against the middle beta."""
     reference = reference_of(sorted(runs))
     return tuple((name, runs[reference]) for beta, name in runs.items() if reference is not None and beta != reference)
 
 
 def _against_base(arm: Arm, groups: Iterable[str]) -> Pairs:
-    """Return each group with the RCE epoch that it starts from."""
+    """Return each group paired with its initial RCE epoch."""
     pairs = ((name, arm.rce.get(PolicyName.parse(name).base or 0)) for name in groups)
     return tuple((name, start) for name, start in pairs if start is not None)
 
 
 def _against_smallest(groups: Mapping[float, str]) -> Pairs:
-    """Return each beta of groups in rising order with the smallest one, which is 0 where it is among them."""
+    """Return each beta, in ascending order, paired with the smallest one, which is 0 if 0 is among them."""
     smallest, *others = groups.values() or [""]
     return tuple((name, smallest) for name in others)
 
@@ -317,8 +322,11 @@ def _supervised(arm: Arm, baselines: Sequence[str]) -> Pairs:
 
 
 def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
-    """Return each extra objective against the RCE base and the smallest on-policy beta, the upper one against the
-    oracle, and the offline GRPO of the smallest beta against RCE that was continued beside it.
+    """Return the pairs of extra objectives.
+
+    Each is compared with the RCE base and the smallest on-policy beta, the upper bound also with the oracle. The
+    offline
+    GRPO of the smallest beta is compared with continued RCE.
     """
     rce = arm.rce.get(arm.on_policy_base) if arm.on_policy_base is not None else None
     sampled = next(iter(arm.on_policy_groups.values()), None)

@@ -1,4 +1,4 @@
-"""Accuracies by question: the policies of a batch, and the runs of a group side by side."""
+"""Accuracies by question: the policies of a batch, and the runs of a group in one array."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class GroupScores:
 
     @property
     def is_trained(self) -> bool:
-        """Return whether the runs were trained; a baseline knows no training."""
+        """Return whether the runs were trained; baselines are untrained."""
         return bool(self.seeds)
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Return the seed of each run; none for baselines, whose draws have nothing in common with a seed."""
+        """Return the seed of each run; empty for baselines, whose draws are unrelated to seeds."""
         return tuple(seed for run in self.runs if (seed := values_in(run).get("seed")))
 
     def over(self, questions: slice | NDArray[np.bool_]) -> GroupScores:
@@ -49,7 +49,7 @@ class GroupScores:
         return replace(self, accuracies=self.accuracies[:, questions])
 
     def at(self, columns: Sequence[str]) -> GroupScores:
-        """Return the same runs at these columns, at all of them where none is named."""
+        """Return the same runs at these columns, or at all columns if none is named."""
         locations = [self.columns.index(column) for column in columns or self.columns]
         return replace(
             self, columns=tuple(self.columns[k] for k in locations), accuracies=self.accuracies[..., locations]
@@ -68,7 +68,7 @@ class GroupScores:
 def read_scores(path: Path) -> dict[str, pd.DataFrame]:
     """Return the accuracies in [0, 1] of each policy in the `per_question.jsonl` of a batch.
 
-    The frames are by query id and shot count, both rising.
+    The frames are by query id and shot count, both ascending.
 
     Raises:
         RecordError: a malformed row, or a missing question.
@@ -99,14 +99,14 @@ def read_groups(
     """Return the groups of these policies by name, each with its runs in the order given.
 
     Args:
-        policies: whose scores are read.
-        paths: the file of each policy's batch; those of one file stand together, and it is read once.
-        questions: that each must have been scored on.
+        policies: policies to read.
+        paths: the file of each policy's batch; adjacent equal paths are read once.
+        questions: required query ids of each policy.
         shots: shot counts.
-        names: of the runs, where they are not those of the policies.
+        names: of the runs, if they differ from the policies' names.
 
     Raises:
-        RecordError: as `read_scores`, or a policy was not scored, or on other questions or shot counts.
+        RecordError: as in `read_scores`, or a policy has no scores, or scores of other questions or shot counts.
     """
     runs: dict[str, dict[str, Array]] = {}
     for path, of_batch in groupby(zip(names or policies, policies, paths, strict=True), key=lambda run: run[2]):
@@ -129,16 +129,16 @@ def read_groups(
 
 
 def on_common_seeds(left: GroupScores, right: GroupScores) -> tuple[GroupScores, GroupScores]:
-    """Return two trained groups with the runs of the seeds that both have, so that runs pair; others as they are."""
+    """Return two trained groups restricted to their common seeds, so that runs pair; other groups stay unchanged."""
     common = [seed for seed in left.seeds if seed in right.seeds]
     return (left.of_seeds(common), right.of_seeds(common)) if common else (left, right)
 
 
 def mean_group(name: str, groups: Sequence[GroupScores]) -> GroupScores | None:
-    """Return the mean of several trained groups, seed by seed over the seeds that all of them have; None without one.
+    """Return the mean of several trained groups, seed by seed over their common seeds; None without one.
 
     Args:
-        name: of the group that they make up; it takes each seed.
+        name: of the mean group, to which each run adds its seed.
         groups: over the same questions and columns.
     """
     common = [seed for seed in groups[0].seeds if all(seed in group.seeds for group in groups)]

@@ -1,4 +1,4 @@
-"""Evaluated episodes as values by seed and task: what intervals and paired tests are made of."""
+"""Evaluated episodes as values by seed and task, the inputs of intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CURRENT, LAST, BEST = "current", "last", "best"
 REWARD, NORMALISED = "reward", "normalised_reward"
 METRICS = (REWARD, NORMALISED)
 Location = tuple[str, int, str, str, str, int]
-"""One evaluation of one run, as `LOCATION` says."""
+"""One evaluation of one run, with the parts of `LOCATION`."""
 
 
 class TaskMeans(NamedTuple):
-    """[N] means over the sound rollouts of each task, in the order of task ids, and how many rollouts were played.
+    """[N] means over the sound rollouts of each task, in the order of task ids, and the number of rollouts per task.
 
     `ceiling` is the mean over tasks of the largest reward of an episode.
     """
@@ -46,13 +46,15 @@ class EvaluatedEpisodes:
 
     @cached_property
     def means(self) -> Mapping[Location, TaskMeans]:
-        """Return the evaluations by place, without tasks that one evaluation of their split has lost.
+        """Return the evaluations by location, without tasks that one evaluation of their split has lost.
 
-        A task is lost where the simulated user has ended all its episodes; without it in every evaluation, all pair.
+        A task is lost if the simulated user has ended all its episodes. Dropping it from every evaluation keeps them
+        paired.
 
         Raises:
-            RecordError: an evaluation whose tasks have different numbers of rollouts, or other tasks than its split has
-                elsewhere, so that nothing can be paired.
+            RecordError: an evaluation whose tasks have different numbers of rollouts, or other tasks than the rest of
+              its
+              split, so that nothing can be paired.
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[CEILING]})
         n_rollouts = _rollouts(rows)
@@ -66,7 +68,7 @@ class EvaluatedEpisodes:
         return means
 
     def without(self, arms: Collection[str]) -> EvaluatedEpisodes:
-        """Return the episodes of others: what only these have lost is there."""
+        """Return the episodes of the other arms; tasks that only `arms` have lost count again."""
         return EvaluatedEpisodes(self.rows[~self.rows["arm"].isin(arms)])
 
     def held_out(self, arm: str, seed: int, mode: str, checkpoint: str) -> TaskMeans | None:
@@ -89,16 +91,16 @@ def read_episodes(path: Path) -> EvaluatedEpisodes:
 
 
 def _by_location(frame: Any) -> Iterator[tuple[Location, Any]]:
-    """Yield what belongs to each evaluation, of something whose index begins with its place."""
+    """Yield the part of each evaluation from a frame whose index begins with the location."""
     for (arm, seed, split, mode, checkpoint, step), part in frame.groupby(level=list(LOCATION)):
         yield (arm, int(seed), split, mode, checkpoint, int(step)), part
 
 
 def _rollouts(rows: pd.DataFrame) -> dict[Location, int]:
-    """Return how many rollouts of each task every evaluation has played.
+    """Return the number of rollouts per task of every evaluation.
 
     Raises:
-        RecordError: tasks with different numbers of them, or other tasks than the split has elsewhere.
+        RecordError: different numbers within an evaluation, or other tasks than elsewhere in the split.
     """
     rollouts: dict[Location, int] = {}
     first: dict[str, tuple[Location, list[str]]] = {}
@@ -114,10 +116,10 @@ def _rollouts(rows: pd.DataFrame) -> dict[Location, int]:
 
 
 def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the sound episodes of those tasks that have one in every evaluation of their split.
+    """Return the sound episodes of tasks that have one in every evaluation of their split.
 
     Raises:
-        RecordError: no task is left.
+        RecordError: no task remains.
     """
     sound, parts = rows[~rows["end"].isin(UNSOUND)], []
     for split, episode_scores in rows.groupby("split"):

@@ -1,1 +1,1 @@
-"""The pages: summaries, tables, figures and samples as HTML and Markdown in a language."""
+"""The pages in a language: summaries, tables, figures and samples as HTML and Markdown."""

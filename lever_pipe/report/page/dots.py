@@ -1,4 +1,4 @@
-"""A summary's plot as inline SVG: a dot and an interval for each mark, a row a label, and an axis with round ticks."""
+"""A summary's plot as inline SVG: a row per label, a dot with an interval per mark, an axis with round ticks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lever_pipe.report.cells import Estimate
 from lever_pipe.report.summaries import Summary, SummaryRow
 
 WIDTH, PLOT_HEIGHT, PAD = 372, 168, 14
-"""Of the drawing, in its own units; a summary shows about one pixel a unit, so that text keeps its size."""
+"""Sizes in the drawing's own units; a page shows about one pixel per unit, so that text keeps its size."""
 N_TICKS = 5
 WIDE_CHARACTER, CHARACTER = 13.0, 7.2  # width at 13 units
 MOST_LABEL = 150
-SPREAD = 4.5  # half the distance of two marks of a row
+SPREAD = 4.5  # half the distance between two marks of a row
 
 
 @dataclass(frozen=True, slots=True)
 class PlotAxis:
-    """A scale from values to places, with its ticks."""
+    """A scale from values to x positions, with its ticks."""
 
     low: float
     high: float
@@ -30,12 +30,12 @@ class PlotAxis:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> float:
-        """Return where a value stands."""
+        """Return the x position of a value."""
         return self.left + (value - self.low) / (self.high - self.low) * (WIDTH - PAD - self.left)
 
 
 def plot(summary: Summary, translator: Translator) -> Markup:
-    """Return the plot of a summary; nothing of a summary without rows."""
+    """Return the plot of a summary; empty without rows."""
     numbers = [number for row in summary.rows for _, number in row.marks]
     if not numbers:
         return Markup()
@@ -51,6 +51,7 @@ def plot(summary: Summary, translator: Translator) -> Markup:
         parts += _row(row, label, axis, 6 + (i + 0.5) * step, translator)
     middle = (axis.left + WIDTH - PAD) / 2
     if summary.axis is not None:
+        # A long title must not leave the drawing.
         where = min(middle, WIDTH - PAD - _width(translator.text(summary.axis)) * 0.46)
         parts.append(_text(where, PLOT_HEIGHT + 38, translator.text(summary.axis), "soft middle"))
     parts += _keys(summary, translator) if has_keys else []
@@ -58,7 +59,7 @@ def plot(summary: Summary, translator: Translator) -> Markup:
 
 
 def axis_of(numbers: Sequence[Estimate], *, left: float) -> PlotAxis:
-    """Return the axis that holds every number with its interval, from tick to tick.
+    """Return the axis from tick to tick that contains every number with its interval.
 
     Steps are 1, 2 or 5 times a power of ten.
     """
@@ -69,7 +70,9 @@ def axis_of(numbers: Sequence[Estimate], *, left: float) -> PlotAxis:
     span = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(span / N_TICKS))
     step = next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= N_TICKS)
+    # The tolerance absorbs rounding: an end that is a tick must not add another one.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    # Two ticks at least, so that the scale has a length.
     last += last == first
     return PlotAxis(first * step, last * step, left, tuple(i * step for i in range(first, last + 1)))
 
@@ -114,4 +117,5 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _width(text: str) -> float:
+    # CJK characters are full-width.
     return sum(WIDE_CHARACTER if ord(c) > 0x2E80 else CHARACTER for c in text)

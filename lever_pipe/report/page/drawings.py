@@ -1,7 +1,7 @@
-"""Figures inline: an SVG file as markup that follows the page's colours.
+"""Inline figures: an SVG file as markup that follows the page's colours.
 
-Every look becomes an attribute or a class, because the page's security policy forbids inline styles and because a
-class can change with light and dark.
+All styles become attributes or classes, because the page's security policy forbids inline styles and because a class
+can change with light and dark mode.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lever_pipe.base.errors import RecordError
 SVG = "{http://www.w3.org/2000/svg}"
 XLINK = "{http://www.w3.org/1999/xlink}"
 ALLOWED = {"svg", "g", "path", "use", "defs", "clipPath", "rect", "circle", "line", "text", "tspan", "image"}
-"""Elements that matplotlib draws with; metadata and style sheets are left out, anything else is refused."""
+"""Elements that matplotlib draws with; metadata and style sheets are dropped, and any other element is refused."""
 DROPPED = {"metadata", "style", "title", "desc"}
 COLOURS = {
     "#000000": "ink",
@@ -34,12 +34,12 @@ COLOURS = {
     "#56b4e9": "c6",
     "#f0e442": "c7",
 }
-"""Colours of the figures by the name that the style sheet gives them, in light and in dark."""
+"""Colours of the figures -> names in the style sheet, which defines them for light and dark mode."""
 REFERENCE = re.compile(r"#([\w-]+)")
 SIZE = re.compile(r"font(?:-size)?: ([\d.]+)px")
 READABLE = 11.0  # pixels
 WIDTHS = (560, 600, 640, 680, 720, 760)
-"""Least widths in pixels that the style sheet has a class for."""
+"""Minimum widths in pixels for which the style sheet has a class."""
 FRACTION = re.compile(r"\d+\.\d{3,}")
 ROUNDED = {"d", "x", "y", "width", "height", "transform"}
 IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-linejoin"}
@@ -48,10 +48,10 @@ IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-line
 def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
     """Return a figure as inline SVG.
 
-    Its ids begin with `name`, so that two figures on a page share none; `title` is for readers who do not see it.
+    Its ids begin with `name`, so that two figures on a page share none; `title` is its text for screen readers.
 
     Raises:
-        RecordError: the file is no SVG, or holds an element that a figure does not need.
+        RecordError: the file is not SVG, or contains an element that a figure does not need.
     """
     root = _parse(svg, source)
     used = {link for element in root.iter() for value in element.attrib.values() for link in REFERENCE.findall(value)}
@@ -62,7 +62,7 @@ def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
 
 
 def _least_width(root: ElementTree.Element) -> str:
-    """Return the class of the width below which the smallest text would be less than readable."""
+    """Return the class of the minimum width at which the smallest text is still readable."""
     sizes = [float(match[1]) for text in root.iter(f"{SVG}text") if (match := SIZE.search(text.get("style", "")))]
     pixels = READABLE / min(sizes, default=READABLE) * float(root.get("viewBox", "").split()[2])
     return next((f"least-{width}" for width in WIDTHS if pixels <= width), f"least-{WIDTHS[-1]}")
@@ -79,7 +79,7 @@ def _parse(svg: str, source: str) -> ElementTree.Element:
 
 
 class _Writer:
-    """Writes the elements of one figure."""
+    """Writer of the elements of one figure."""
 
     def __init__(self, name: str, used: set[str], source: str) -> None:
         self.name, self.used, self.source = name, used, source
@@ -94,10 +94,12 @@ class _Writer:
         attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
         inner = "".join(self.write(child) + _text(child.tail) for child in element)
         text = _text(element.text)
+        # Empty groups would only make the page larger.
         return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
 
     def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
         attrs = element.attrib
+        # Only ids with a reference are kept.
         if attrs.get("id") in self.used:
             yield "id", f"{self.name}--{attrs['id']}"
         href = attrs.get(f"{XLINK}href") or attrs.get("href")

@@ -1,4 +1,4 @@
-"""The pages of a run as HTML, each one file that needs no other."""
+"""The pages of a run as HTML, each a self-contained file."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from lever_pipe.report.summaries import Summary
 
 LANGUAGES = {"en": "English", "zh": "中文"}
 FOLDER = "report"
-"""Of the appendix and the other language, beside the main page."""
+"""Folder of the appendix and the other language, next to the main page."""
 LONG = 21
-"""Lines from which on a table is folded."""
+"""Number of lines from which a table is folded."""
 NOTHING = Markup(f'<span class="absent" aria-hidden="true">{ABSENT}</span>')
 PERCENT = re.compile(r"(?<=\d) %")
-"""A number and its sign, which stay on one line."""
+"""The space before a percent sign, where a line must not break."""
 Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What every page has around its contents."""
+    """Parts that all pages share."""
 
     templates: Mapping[str, str]
-    """By name: `page`, `blocks` of what its sections hold, and `sentences`."""
+    """By name: `page`, `blocks` of its sections, and `sentences`."""
     style: str
     script: str
 
 
 def frame_of(templates: Sequence[Path], style: Path, script: Path) -> Frame:
-    """Return what files hold: templates `NAME.html.j2`, a style sheet and a script."""
+    """Return the frame from its files: templates `NAME.html.j2`, a style sheet and a script."""
     texts = {path.name.partition(".")[0]: path.read_text(encoding="utf-8") for path in templates}
     return Frame(texts, style.read_text(encoding="utf-8"), script.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """A figure: the section it stands in, its SVG text, and its file beside the main page."""
+    """A figure: its section, its SVG text, and its file next to the main page."""
 
     section: str
     svg: str
@@ -59,7 +59,7 @@ class PageFigure:
 
 @dataclass(frozen=True, slots=True)
 class Exhibits:
-    """What is shown as it was made: the figures of a language by name, gallery and dialogues."""
+    """Exhibits of the pages: the figures of a language by name, the gallery and the dialogues."""
 
     figures: Mapping[str, PageFigure] = field(default_factory=dict)
     gallery: Json | None = None
@@ -67,7 +67,7 @@ class Exhibits:
 
 
 def file_of(page: str, language: str, first: str) -> str:
-    """Return a page's path beside the main page of the first language, `report.html`."""
+    """Return a page's path next to the main page of the first language, `report.html`."""
     if page in ENGLISH:
         return f"{FOLDER}/{page}.html"
     if page == MAIN and language == first:
@@ -76,7 +76,7 @@ def file_of(page: str, language: str, first: str) -> str:
 
 
 def link(to: str, start: str) -> str:
-    """Return the relative link from one page's file to another file, both beside the main page."""
+    """Return the relative link from one page's file to another file, both next to the main page."""
     if not start.startswith(f"{FOLDER}/"):
         return to
     return to.removeprefix(f"{FOLDER}/") if to.startswith(f"{FOLDER}/") else f"../{to}"
@@ -92,16 +92,16 @@ def html_pages(
     first: str,
     frame: Frame,
 ) -> Iterator[tuple[str, str]]:
-    """Yield every page of a language as its path beside the main page, and its text.
+    """Yield every page of a language: its path next to the main page, and its text.
 
     Args:
-        contents: what they say.
-        exhibits: what they show.
+        contents: contents of the pages.
+        exhibits: figures, gallery and dialogues.
         translator: of the language.
         title: of the run.
-        subtitle: what the line below the title says.
+        subtitle: facts of the line below the title.
         first: language of the configuration, whose main page is `report.html`.
-        frame: template, style and script.
+        frame: templates, style and script.
     """
     filled = environment(frame, translator)
     texts: Any = filled.get_template("sentences").module
@@ -118,7 +118,7 @@ def html_pages(
 
 
 def value_of(cell: Cell) -> float | None:
-    """Return what a cell sorts by: its number, or the first one in its words; None of none."""
+    """Return the sort value of a cell: its number, or the first number in its words; None without one."""
     if isinstance(cell, int):
         return float(cell)
     value = next((number.value for number in numbers_in(cell)), math.nan)
@@ -126,9 +126,10 @@ def value_of(cell: Cell) -> float | None:
 
 
 def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
-    """Return what fills the templates in a language."""
+    """Return the Jinja environment of a language."""
     filled = jinja2.Environment(
         loader=jinja2.DictLoader(dict(frame.templates)),
+        # A missing fact must fail instead of printing nothing.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -160,7 +161,7 @@ def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
 
 
 class _Maker:
-    """The pages of one language while they are made."""
+    """Builder of the pages of one language."""
 
     def __init__(self, contents: Contents, exhibits: Exhibits, translator: Translator, first: str, texts: Any) -> None:
         self.contents, self.exhibits, self.translator, self.first, self.texts = (
@@ -179,7 +180,7 @@ class _Maker:
         return bool(artefacts) or any(drawing.section == section for drawing in self.exhibits.figures.values())
 
     def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
-        """Return what the template shows of a page, beside its title and subtitle."""
+        """Return the template's values for a page, except its title and subtitle."""
         here = self.file(page)
         other = next(language for language in LANGUAGES if language != self.translator.language)
         others = [each for each in pages if each not in (page, MAIN)]
@@ -217,12 +218,12 @@ class _Maker:
     def _summary(
         self, summary: Summary, pages: Sequence[str], here: str
     ) -> tuple[Summary, Markup, list[tuple[str, Cell]]]:
-        """Return a summary with its plot, and its links that this run has."""
+        """Return a summary with its plot, and its links to parts of this run."""
         links = ((self._target(target, pages, here), text) for target, text in summary.links)
         return summary, dots.plot(summary, self.translator), [(target, text) for target, text in links if target]
 
     def _target(self, target: str, pages: Sequence[str], here: str) -> str:
-        """Return the link to a page, or to a section or table of the main one; nothing where this run has none."""
+        """Return the link to a page, or to a section or table of the main page; empty if this run has none."""
         page, _, anchor = target.partition("#")
         if page:
             page = page.removesuffix(".html")
@@ -234,7 +235,8 @@ class _Maker:
 
 
 def _policy(frame: Frame) -> str:
-    """Return what a page may load: its own style and script, and pictures that it holds."""
+    """Return the content security policy: a page may load only its own style and script, and embedded images."""
+    # Digests allow exactly this inline style and script.
     digests = (hashlib.sha256(content.encode()).digest() for content in (frame.style, frame.script))
     style, script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     allowed = (f"style-src {style}", f"script-src {script}", "base-uri 'none'", "form-action 'none'")

@@ -1,1 +1,1 @@
-"""Study `lever` in the report: its documents, comparisons, emulation, and the answers of the first screen."""
+"""Study `lever` in the report: its documents, comparisons, emulation, and the summaries of the first screen."""

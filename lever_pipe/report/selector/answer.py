@@ -1,7 +1,7 @@
-"""The two answers of study `lever`, which KL_BETA and whether GRPO helps, and the ladder of policies behind them.
+"""The two summaries of study `lever`, on the choice of KL_BETA and on the gain of GRPO, and the ladder of policies.
 
-All are read at the primary endpoint: the mean over shots, the largest sample count and the last common epoch, over
-every mode of GRPO.
+All use the primary endpoint: the mean over shots, at the largest sample count and the last common epoch, for every mode
+of GRPO.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ POLICIES = {
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """GRPO on stored selections (`grpo`) or on what the policy draws (`on_policy`), after its last common epoch.
+    """GRPO on stored selections (`grpo`) or on the policy's own samples (`on_policy`), after its last common epoch.
 
     Attributes:
         name: `grpo` or `on_policy`.
-        groups: by beta, rising.
-        over: the group that is the mean over all betas.
-        base: the RCE group that it started from.
-        candidates: all of these groups, first what stands for the mode: over all betas, the documents' reference.
+        groups: by beta, in ascending order.
+        over: group of the mean over all betas.
+        base: RCE group from which it started.
+        candidates: groups that may represent the mode, best first: over all betas, the documents' reference, each beta.
     """
 
     name: str
@@ -94,7 +94,7 @@ def modes_of(context: ReportContext) -> list[Mode]:
 
 
 def answers(context: ReportContext) -> Iterator[Summary]:
-    """Yield both summaries; none without the study."""
+    """Yield both summaries, or none without the study."""
     if context.has("lever"):
         modes = modes_of(context)
         yield which_beta(context, modes)
@@ -102,7 +102,7 @@ def answers(context: ReportContext) -> Iterator[Summary]:
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield the ladder: each policy's accuracy and its difference to the RCE base."""
+    """Yield the ladder: each policy's accuracy and its difference from the RCE base."""
     if not context.has("lever") or not context.samples:
         return
     main, modes = context.main, modes_of(context)
@@ -130,12 +130,13 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _of_fewer_seeds(context: ReportContext, base: str, groups: Iterable[str]) -> Iterator[Row]:
-    """Yield the base's level over the seeds of those that have fewer: what their differences are taken from."""
+    """Yield the base's levels over fewer seeds, the minuends of policies with fewer seeds."""
     whole = context.accuracy(base)
     levels: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
     for group in groups:
         row, difference = context.accuracy(group), context.primary(group, base)
         if whole is not None and row is not None and difference is not None and 0 < difference.runs < whole.runs:
+            # Rounding merges policies with the same level of the base.
             entry = levels.setdefault(round(row.value - difference.value, 6), ([], row, difference))
             entry[0].append(label(group, with_epoch=False))
     for paired, (names, row, difference) in levels.items():
@@ -145,7 +146,7 @@ def _of_fewer_seeds(context: ReportContext, base: str, groups: Iterable[str]) ->
 
 
 def separated(context: ReportContext) -> list[dict[str, Any]]:
-    """Return of each mode how many settings are separated from RCE, and from where to where they reach."""
+    """Return for each mode the number of betas that are separated from RCE, and the range of their gains."""
     gains = []
     for mode in modes_of(context) if context.has("lever") else ():
         if rows := _tested(context, mode):
@@ -156,12 +157,12 @@ def separated(context: ReportContext) -> list[dict[str, Any]]:
 
 
 def is_separated(row: EvidenceRow) -> bool:
-    """Return whether a comparison's Holm p lies below 0.05."""
+    """Return whether a comparison's Holm p is below 0.05."""
     return row.p_holm < ALPHA
 
 
 def _apart(rows: Collection[EvidenceRow]) -> dict[str, Any]:
-    """Return how many of some comparisons are separated, and how many there are."""
+    """Return the number of separated comparisons, and the number of all."""
     n = sum(map(is_separated, rows))
     return {"apart": derived(n, 0, rows, "comparisons with Holm p below 0.05"), "tested": len(rows)}
 
@@ -208,25 +209,26 @@ def does_grpo_help(context: ReportContext, modes: Sequence[Mode]) -> Summary:
 
 
 def _tested(context: ReportContext, mode: Mode) -> list[EvidenceRow]:
-    """Return the differences of a mode's betas to its RCE base."""
+    """Return the differences of a mode's betas from its RCE base."""
     rows = (context.primary(name, mode.base) for name in mode.groups.values())
     return [row for row in rows if row is not None]
 
 
 def _against_smallest(context: ReportContext, mode: Mode) -> dict[float, EvidenceRow]:
-    """Return by beta its difference to the smallest one."""
+    """Return the difference of each beta from the smallest one."""
     smallest = min(mode.groups)
     rows = ((beta, context.primary(name, mode.groups[smallest])) for beta, name in mode.groups.items())
     return {beta: row for beta, row in rows if row is not None and beta != smallest}
 
 
 def _spread(context: ReportContext, mode: Mode, rows: dict[float, EvidenceRow]) -> dict[str, Any]:
-    """Return the range of a mode's levels, and the beta that is farthest from the smallest, separated ones first."""
+    """Return the range of a mode's levels, and the beta farthest from the smallest one, preferably a separated one."""
     levels = {beta: context.accuracy(name) for beta, name in mode.groups.items()}
     present = {beta: row for beta, row in levels.items() if row is not None}
     values = [row.value for row in present.values()]
     apart = [beta for beta, row in rows.items() if is_separated(row)]
     farthest = max(apart or rows, key=lambda beta: abs(rows[beta].value))
+    # Levels that print equal share the highest place.
     highest = [beta for beta, row in present.items() if not round(max(values) - row.value, 2)] or [min(mode.groups)]
     return {
         "mode": mode.name,
@@ -247,7 +249,7 @@ def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Ite
 
 
 def _gain(context: ReportContext, mode: Mode) -> EvidenceRow | None:
-    """Return a mode's difference to its RCE base: over all betas, else at the documents' reference, else any."""
+    """Return a mode's difference from its RCE base: over all betas, or at the documents' reference, or at any beta."""
     rows = (context.primary(name, mode.base) for name in mode.candidates)
     return next((row for row in rows if row is not None), None)
 
@@ -272,7 +274,7 @@ def _ladder(context: ReportContext, modes: Sequence[Mode]) -> Iterator[SummaryRo
 
 
 def _of_mode(context: ReportContext, mode: Mode) -> Iterator[SummaryRow]:
-    """Yield the level of what the mode's gain is of: the mean over its betas, or one of them, which is named."""
+    """Yield the level of the group in the mode's gain: the mean over its betas, or one named beta."""
     row, name = _gain(context, mode), message(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.candidates[1]
     if subject == mode.over:
@@ -284,12 +286,12 @@ def _of_mode(context: ReportContext, mode: Mode) -> Iterator[SummaryRow]:
 
 
 def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[SummaryRow]:
-    """Yield a row of the first of some numbers, none without any."""
+    """Yield a row for the first of some numbers, or none."""
     yield from (SummaryRow(message(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
-    """Return how many seeds and questions stand behind comparisons, and which mode has fewer seeds."""
+    """Return the numbers of seeds and questions in comparisons, and the mode with fewer seeds."""
     compared = list(rows)
     if not compared:
         return None
@@ -306,7 +308,7 @@ def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:
 
 
 def _recipes(context: ReportContext, modes: Sequence[Mode]) -> dict[str, Any]:
-    """Return learning rates and rewards, offline and on-policy, where both modes ran and they differ."""
+    """Return learning rates and rewards, on-policy and offline, if both modes ran and they differ."""
     preset = context.config.presets.get(context.main.preset)
     if preset is None or len(modes) < 2:
         return {"rates": None, "rewards": None}

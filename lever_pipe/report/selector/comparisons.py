@@ -1,4 +1,4 @@
-"""What is told apart in study `lever`: every comparison, both modes and other presets."""
+"""Comparisons in study `lever`: both modes, every comparison, and other presets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST = (
     *("grpo-over-betas", "on-policy-over-betas", "grpo-against-rce", "on-policy-against-rce"),
     *("on-policy-against-offline", "grpo-betas", "on-policy-betas"),
 )
-"""Families in reading order; others follow as they stand in the file."""
+"""Families in reading order; others follow in the order of the file."""
 FAMILIES = {
     "grpo-over-betas": "Offline GRPO, mean over KL_BETA",
     "on-policy-over-betas": "On-policy GRPO, mean over KL_BETA",
@@ -44,7 +44,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _on_policy(context: ReportContext) -> Iterator[Row]:
-    """Yield RCE, both modes of GRPO and the extra objectives beside them: accuracy, gain, divergence and cost."""
+    """Yield RCE, both modes of GRPO and the extra objectives: accuracy, gain, divergence and cost."""
     main, find = context.main, context.evidence.find
     groups = (
         [main.last_rce, *main.on_policy_groups.values(), *main.last_grpo.values(), *main.extra_groups]
@@ -69,7 +69,7 @@ def _on_policy(context: ReportContext) -> Iterator[Row]:
 
 
 def _comparisons(context: ReportContext) -> Iterator[Table]:
-    """Yield every comparison of every preset: a row a pair, its differences by shots, and the test of their mean."""
+    """Yield the comparisons of every preset: a row per pair, its differences by shots, and the test of their mean."""
     families: dict[str, list[EvidenceRow]] = {}
     for row in context.evidence.where(metric="accuracy", study="lever"):
         if row.against and row.family and not row.family.startswith(SWEEP):
@@ -83,7 +83,7 @@ def _comparisons(context: ReportContext) -> Iterator[Table]:
 
 
 def _other_presets(context: ReportContext) -> Iterator[Row]:
-    """Yield accuracies of SFT, RCE and the last GRPO epoch of every preset but the main one."""
+    """Yield accuracies of SFT, RCE and the last GRPO epoch of every preset except the main one."""
     for arm in context.presets[1:]:
         for group in [*arm.sft.values(), *arm.rce.values(), *arm.last_grpo.values(), *arm.on_policy_groups.values()]:
             base = arm.rce.get(arm.base or 0)

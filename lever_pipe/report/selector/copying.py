@@ -1,4 +1,4 @@
-"""Whether a selector helps the LVLM or only carries the answer into its prompt."""
+"""Does a selector help the LVLM, or does it only bring the answer into the prompt?"""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ CONTROLS = {
     "llm.moved": "Answers moved",
     "llm.reversed": "Order reversed",
 }
-"""Columns of the table and their heads; the controls are of one run or draw of some groups."""
+"""Columns of the table and their heads; the controls exist for one run or draw of some groups."""
 
 
 def measured(context: ReportContext, group: str, measure: str) -> EvidenceRow | None:
-    """Return what the answers of a group owe to its demonstrations, at the largest shot count."""
+    """Return a measure of copying for a group, at the largest shot count."""
     return context.evidence.find(group, f"copying.{measure}", shots=max(context.shots, default=0))
 
 
 def groups_of(context: ReportContext) -> list[str]:
-    """Return the groups that show demonstrations in reading order: baselines, RCE, GRPO, the oracle."""
+    """Return the groups whose prompts have demonstrations, in reading order: baselines, RCE, GRPO, the oracle."""
     main = context.main
     baselines_in_order = reading_order([name for name in context.baselines if name != ORACLE])
     candidates = [
@@ -66,9 +66,9 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def best_and_base(context: ReportContext) -> dict[str, Any] | None:
-    """Return what the best trained policy owes to the answers that it shows, beside its base; None without either.
+    """Return the copying measures of the best trained policy, next to its base; None without either.
 
-    Its controls (`blank`, `moved`, `reversed`) are None where they are not measured.
+    Its controls (`blank`, `moved`, `reversed`) are None if they are not measured.
     """
     groups = [group for group in groups_of(context) if not group.startswith("baseline/")] if context.samples else []
     base = context.main.last_rce if groups else None

@@ -1,4 +1,4 @@
-"""What the selector learned from and is tested in: RL data, examples and pools."""
+"""Data of the selector's training and evaluation: RL data, examples and pools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lever_pipe.report.table import Row, Table, framed
 
 RL_FILE = "rl_data_k64_v3.json"
 LEVEL = "accuracy_"
-"""Beginning of the metric that counts the trajectories of one accuracy."""
+"""Prefix of metrics that count the trajectories of one accuracy."""
 FACTS = {
     "rl_data": {
         "queries": "Queries",
@@ -48,10 +48,10 @@ FACTS = {
         "best_answer_or_zero_shot": "Accuracy of that or zero shot (%)",
     },
 }
-"""What the metrics of a subject are called, in reading order."""
+"""Names of each subject's metrics, in reading order."""
 
 SCORING = "scoring"
-"""Subject of the rules of VQA accuracy and of the answers that they empty."""
+"""Subject of the rules of VQA accuracy, and of the number of answers that they empty."""
 TITLES = {"rl_data": "RL data", "examples": "Questions and images", "pools": "What the pools hold"}
 
 
@@ -63,7 +63,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def scoring(context: ReportContext) -> dict[str, Any] | None:
-    """Return the rules by which answers are scored, and how many the cut empties; None without the study."""
+    """Return the scoring rules, and the number of answers that the cut empties; None without the study."""
     rows = {row.metric: row for row in context.evidence.where(SCORING)}
     if not rows:
         return None
@@ -81,20 +81,20 @@ def _of_rl_data(context: ReportContext) -> Iterator[Row]:
 
 
 def _facts(context: ReportContext, subject: str) -> Iterator[Row]:
-    """Yield a number a row; one without a name keeps its own."""
+    """Yield a number per row; metrics without a display name keep their own."""
     for metric, row, is_named in _rows(context, subject):
         yield {"Quantity": FACTS[subject][metric] if is_named else code(metric), "Value": _plain(row)}
 
 
 def _rows(context: ReportContext, subject: str) -> Iterator[tuple[str, EvidenceRow, bool]]:
-    """Yield metrics with their rows and whether they have a message, those in reading order."""
+    """Yield metrics with their rows, and whether they have a display name; named ones come first, in reading order."""
     rows, labels = {row.metric: row for row in context.evidence.where(subject)}, FACTS[subject]
     yield from ((name, rows[name], True) for name in labels if name in rows)
     yield from ((name, row, False) for name, row in rows.items() if name not in labels)
 
 
 def _plain(row: EvidenceRow | None) -> Estimate | None:
-    """Return a number with the decimals that it needs, two at most, four below one."""
+    """Return a number without decimals if it is whole, else with two, or four below 1."""
     if row is None:
         return None
     digits = 0 if row.value.is_integer() else 4 if abs(row.value) < 1 else 2

@@ -1,4 +1,4 @@
-"""What document 002 concludes from its accuracies: differences with their trend, and a summary."""
+"""Conclusions of document 002 from its accuracies: differences with their trend, and a summary."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ REFERENCE = 0.15
 EPOCHS = (1, 2, 3)
 DIGITS = 2
 STATED = {REFERENCE: "reference; best at shot 1 everywhere", 0.12: "slightly below the reference; best at shot 3"}
-"""What the document says of a KL_BETA."""
+"""The document's assessment of a KL_BETA."""
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield the tables behind those of accuracies; none without two of the document's betas."""
+    """Yield the tables after the accuracies; none with fewer than two of the document's betas."""
     view = DocumentView(context)
     if len(view.betas) > 1 and view.epochs:
         yield _differences(view)
@@ -45,14 +45,14 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 @dataclass(frozen=True)
 class DocumentView:
-    """The run, or what was published, as the document looks at it: its betas and epochs, at its sample count."""
+    """Our run or the published one, restricted to the document's betas, epochs and sample count."""
 
     context: ReportContext
     is_ours: bool = True
 
     @property
     def betas(self) -> list[float]:
-        """Return the document's betas that the run has, the reference first and the others rising."""
+        """Return the document's betas that the run has: the reference, then the others in ascending order."""
         trained = self.context.main.betas()
         return sorted((beta for beta in BETAS if beta in trained), key=lambda beta: (beta != REFERENCE, beta))
 
@@ -62,13 +62,13 @@ class DocumentView:
         return [epoch for epoch in EPOCHS if epoch in self.context.main.epochs]
 
     def group(self, beta: float, epoch: int) -> str:
-        """Return a policy of ours, or the published one."""
+        """Return our policy, or the published one."""
         if self.is_ours:
             return self.context.grpo(beta, epoch)
         return published_run(beta, epoch)
 
     def accuracy(self, beta: float, epoch: int, shots: int | str) -> Estimate | None:
-        """Return an accuracy, of ours with its interval; the published mean over shots is recomputed."""
+        """Return an accuracy, ours with its interval; the published mean over shots is recomputed."""
         if self.is_ours:
             return level(self.context.accuracy(self.group(beta, epoch), shots, self.context.document_samples), DIGITS)
         if shots == MEAN:
@@ -77,7 +77,7 @@ class DocumentView:
         return level(quoted(self.context.evidence, FILES["002"], beta, epoch, "accuracy", **location), DIGITS)
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str) -> Estimate | None:
-        """Return a difference of accuracies, of ours with its interval."""
+        """Return a difference of accuracies, ours with its interval."""
         if self.is_ours:
             return gap(self.compared(left, right, epoch, shots))
         return minus(self.accuracy(left, epoch, shots), self.accuracy(right, epoch, shots))
@@ -90,7 +90,7 @@ class DocumentView:
         )
 
     def assessed(self, compared: Mapping[Message, EvidenceRow | None]) -> Cell:
-        """Return of ours which comparisons are separated; nothing of that was published."""
+        """Return the verdicts on our comparisons; None for the published side, which published no tests."""
         tested = {what: row for what, row in compared.items() if row is not None and not isnan(row.p_holm)}
         texts = (
             message("{what} {verdict} (p {p})", what=what, verdict=verdict(row.p_holm), p=holm(row))
@@ -99,14 +99,14 @@ class DocumentView:
         return tuple(texts) if tested and self.is_ours else None
 
     def rows(self, names: Row, cells: Cells, epoch: int, *betas: float) -> Iterator[Row]:
-        """Yield the row of ours and below it the published one, with the policies of an epoch behind each."""
+        """Yield our row and below it the published one, each with its policies of an epoch."""
         published = replace(self, is_ours=False)
         policies = [[side.group(beta, epoch) for beta in betas or self.betas] for side in (self, published)]
         return paired_columns(names, cells(self), cells(published), policies)
 
 
 Cells = Callable[[DocumentView], Row]
-"""From one side to the cells of a row behind its names."""
+"""Function that returns the cells of a row, after its names, for one side."""
 
 
 def _differences(view: DocumentView) -> Table:
@@ -160,7 +160,7 @@ def _summary(view: DocumentView) -> Table:
 
 
 def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
-    """Return where the difference to the reference is largest, of the reference where its accuracy is highest."""
+    """Return the shot count with the largest difference from the reference, or the reference's most accurate one."""
     by_shots: dict[int, Estimate] = {}
     for shots in side.context.shots:
         of_reference = beta == REFERENCE
@@ -170,12 +170,13 @@ def _best_shot(side: DocumentView, beta: float, epoch: int) -> Cell:
     if not by_shots:
         return None
     best = max(by_shots, key=lambda shots: (by_shots[shots].value, -shots))
+    # Values that print equal are ties.
     tied = [shots for shots, cell in by_shots.items() if str(cell) == str(by_shots[best])]
     return message("shot {shots} ({value})", shots=tied if len(tied) > 1 else best, value=by_shots[best])
 
 
 def trend(values: Sequence[Estimate]) -> Cell:
-    """Return how three printed numbers go, such as `rises, then falls`; a level stretch beside a slope adds no word."""
+    """Return the trend of three printed numbers, such as `rises, then falls`; flat parts between slopes add no word."""
     printed = [float(number_text(value.value, value.digits)) for value in values]
     slopes = ["rises" if after > before else "falls" for before, after in pairwise(printed) if after != before]
     first, *rest = [slope for slope, _ in groupby(slopes)] or ["equal"]

@@ -1,6 +1,6 @@
-"""Documents 000 to 002: their tables with ours beside the published numbers.
+"""Documents 000 to 002: their tables, with our numbers next to the published ones.
 
-`document_002` has what document 002 concludes.
+`document_002` contains the conclusions of document 002.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ METRICS = {
     "mean_ratio": ("Mean ratio", 6),
     "mean_advantage": ("Mean advantage", 8),
 }
-"""What the metrics of document 000 are called, with the decimals that it prints."""
+"""Names of document 000's metrics, with the decimals that it prints."""
 PRINTED = {
     "mean": ("", "mean(1-50)"),
     "first": ("/epoch~1", ""),
@@ -66,7 +66,7 @@ PRINTED = {
     "minimum": ("", "minimum"),
     "minimum_epoch": ("", "minimum epoch"),
 }
-"""Statistics of its curves: end of the subject, and where in its evidence."""
+"""Statistics of its curves: suffix of the subject, and `at` of the evidence row."""
 BETAS_001, EPOCHS = (0.12, 0.145, 0.15, 0.155, 0.18), (1, 2, 3)
 TRAINING = {
     "001": ("kl", "loss", "ppo_loss", "std_advantage", "max_advantage"),
@@ -81,9 +81,9 @@ TRAINING_METRICS = {
     "std_advantage": ("Adv Std", 4),
     "max_advantage": ("Adv Max", 4),
 }
-"""What they are called, with their decimals."""
+"""Names of these metrics, with their decimals."""
 FURTHER = {"kl": "Change", "val_loss": "Minimum"}
-"""What the document prints of a metric beside its mean, first and last epoch."""
+"""Statistic of a metric that the document prints in addition to its mean, first and last epoch."""
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
@@ -126,9 +126,9 @@ def _document_000(context: ReportContext) -> Iterator[Table]:
 
 
 def long_runs(context: ReportContext) -> dict[float, dict[int, list[str]]]:
-    """Return the policies of the longest GRPO runs of the main preset, one a seed, by beta and epoch.
+    """Return the policies of the longest GRPO runs of the main preset, one per seed, by beta and epoch.
 
-    Shorter runs of a beta, and betas without a long one, are left out: means over other spans do not compare.
+    Shorter runs, and betas without a long run, are omitted, because means over different spans do not compare.
     """
     start = f"preset~{context.main.preset}/grpo/base~{context.main.base}/"
     runs: dict[tuple[float, int], dict[int, str]] = {}
@@ -165,7 +165,7 @@ def _statistics(curve: Mapping[int, Estimate], digits: int) -> dict[str, Cell]:
 
 
 def printed_statistic(context: ReportContext, beta: float, metric: str, name: str) -> Estimate | None:
-    """Return a statistic of a training curve as document 000 prints it; None of one that it does not print."""
+    """Return a statistic of a training curve as document 000 prints it, or None if it does not print it."""
     if name not in PRINTED:
         return None
     epoch, statistic = PRINTED[name]
@@ -192,7 +192,7 @@ def _by_name(
 
 
 def _with_difference(heads: Sequence[Message], cells: Sequence[Cell], digits: int) -> dict[Any, Cell]:
-    """Return cells by their heads, of two with their difference."""
+    """Return cells by their heads; two cells also with their difference."""
     row: dict[Any, Cell] = dict(zip(heads, cells, strict=True))
     if len(cells) == 2:
         left, right = (next(iter(numbers_in(cell)), None) for cell in cells)
@@ -234,7 +234,7 @@ def _document_002(context: ReportContext) -> Iterator[Table]:
 
 
 def published_and_ours(context: ReportContext) -> Table:
-    """Return the published accuracies of the first epoch beside ours, as the main page shows them."""
+    """Return the published accuracies of the first epoch next to ours, for the main page."""
     samples, files = context.document_samples, (BETAS, ACCURACY_012, ACCURACY_015)
     rows: list[Row] = []
     for beta, _ in _evaluated(context, BETAS_001, (1,)):
@@ -247,7 +247,7 @@ def published_and_ours(context: ReportContext) -> Table:
 
 
 def _training(context: ReportContext, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
-    """Return the training metrics of a document: of one epoch, or of several, each with rows of its own."""
+    """Return the training metrics of a document: of one epoch, or of several epochs with separate rows."""
     metrics, is_of_one = {metric: TRAINING_METRICS[metric] for metric in TRAINING[document]}, len(epochs) == 1
     rows: list[Row] = []
     for beta, epoch in _evaluated(context, betas, epochs):
@@ -264,7 +264,7 @@ def _training(context: ReportContext, document: str, betas: Sequence[float], epo
 
 
 def _accuracies_001(context: ReportContext, epoch: int) -> Table:
-    """Return accuracies by shots with their mean, and the mean's difference to the reference KL_BETA."""
+    """Return accuracies by shots with their mean, and the mean's difference from the reference KL_BETA."""
     samples, files = context.document_samples, FILES["001"]
     reference = reference_of(context.main.betas()) or 0.0
     published_reference = _average(_accuracies(context, files, document_002.REFERENCE, epoch, samples)[1])
@@ -310,7 +310,7 @@ def _average(cells: Mapping[Any, Estimate | None]) -> Estimate | None:
 
 
 def _paired(context: ReportContext, beta: float, epoch: int, names: Row, ours: Row, published: Row) -> Iterator[Row]:
-    """Yield the row of a policy of ours and below it the published one; none without ours."""
+    """Yield our row of a policy and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
         policies = [context.grpo(beta, epoch)], [published_run(beta, epoch)]
         yield from paired_columns({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
@@ -323,7 +323,7 @@ def _evaluated(context: ReportContext, betas: Sequence[float], epochs: Sequence[
 
 
 def _without(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> dict[str, Any]:
-    """Return which of the document's betas and epochs this run lacks."""
+    """Return the document's betas and epochs that this run lacks."""
     return {
         "betas": [beta for beta in betas if beta not in context.main.betas()],
         "epochs": [epoch for epoch in epochs if epoch not in context.main.epochs],
@@ -331,7 +331,7 @@ def _without(context: ReportContext, betas: Sequence[float], epochs: Sequence[in
 
 
 def _configuration(context: ReportContext, section: str, stated: Mapping[Any, Row]) -> Iterator[Table]:
-    """Yield our settings beside those that a document states, one column a KL_BETA where it tells them apart."""
+    """Yield our settings next to a document's settings, with one column per KL_BETA if these differ."""
     ours = _our_settings(context)
     if not ours:
         return
@@ -369,7 +369,7 @@ def _our_settings(context: ReportContext) -> dict[str, Cell]:
 
 
 def _remarked(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows of a training table with the extremes that one alone holds among those of its source, as printed."""
+    """Yield rows of a training table with remarks on extremes, as printed, if one row alone of its source has them."""
     for row in rows:
         remarks = []
         for head, extreme, remark in REMARKS:

@@ -1,4 +1,4 @@
-"""The emulation of published bugs: what each arm switches on, its accuracies, and the KL without an update."""
+"""The emulation of published bugs: the bug of each arm, its accuracies, and the KL without an update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = tuple[float, int]
 Rows = tuple[EvidenceRow, ...]
 PUBLISHED = "published"
 OF_ANOTHER_BASE = 0.15
-"""The KL_BETA whose published runs start from another RCE checkpoint than those of the others."""
+"""The KL_BETA whose published runs start from a different RCE checkpoint than the others."""
 DIGITS = 2
 """Decimals of an accuracy."""
 BUGS = {
@@ -32,7 +32,7 @@ BUGS = {
 
 @dataclass(frozen=True)
 class EmulatedStudy:
-    """The emulation, its settings, and the published numbers beside it."""
+    """The emulation, its settings, and the corresponding published numbers."""
 
     context: ReportContext
     emulate: Emulate
@@ -55,7 +55,7 @@ class EmulatedStudy:
     def cells(
         self, arm: str, run: Run, samples: Collection[int] = (), shots: Collection[int] = (), file: str = BETAS
     ) -> Rows:
-        """Return the accuracies of one policy, sample counts outermost; of `published` none where one is absent."""
+        """Return the accuracies of one policy by sample count, then shots; `published` is empty if one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
         locations = product(
             samples or (self.context.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.context.shots
@@ -68,24 +68,24 @@ class EmulatedStudy:
         return tuple(row for row in rows if row is not None) if None not in rows else ()
 
     def untouched(self, arm: str, name: str, epoch: int) -> EvidenceRow:
-        """Return a metric of an epoch in which nothing is updated: 1, or 2, which stands for any later one."""
+        """Return a metric of an epoch without any update: epoch 1, or 2 for any later one."""
         return self.evidence.get(f"emulation/{arm}/base~{self.emulate.base_rce_epoch}/epoch~{epoch}", name)
 
     def printed(self, name: str, epoch: int, betas: Sequence[float] = ()) -> Rows:
-        """Return a published training metric of one epoch for the betas, or every one, that have it."""
+        """Return a published training metric of one epoch, for all betas, or those given, if they have it."""
         subjects = [f"published/grpo/beta~{beta_text(b)}/epoch~{epoch}" for b in betas or self.emulate.kl_betas]
         rows = [self.evidence.find(subject, name, quoted=BETAS) for subject in subjects]
         return tuple(row for row in rows if row is not None)
 
 
 def emulation_of(context: ReportContext) -> EmulatedStudy | None:
-    """Return the emulation of a run, None where it has none."""
+    """Return the emulation of a run, or None without one."""
     is_run = context.config.emulate is not None and context.evidence.where("emulation/none", "repeated_share")
     return EmulatedStudy(context, context.config.emulate) if is_run else None  # type: ignore[arg-type]
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield what every arm is, its accuracies and its KL."""
+    """Yield the tables of the arms, of their accuracies and of their KL."""
     study = emulation_of(context)
     if study is None:
         return
@@ -103,7 +103,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _accuracies(study: EmulatedStudy) -> Iterator[Row]:
-    """Yield the accuracies of every arm, beta and epoch at one sample count, below them what was published."""
+    """Yield the accuracies of every arm, beta and epoch at one sample count, with the published ones first."""
     for epoch, arm, beta in product(study.epochs, (PUBLISHED, *EMULATED_ARMS), study.emulate.kl_betas):
         run = (beta, epoch)
         cells = [level(row) for row in study.cells(arm, run, file=ACCURACY_015) or study.cells(arm, run)]

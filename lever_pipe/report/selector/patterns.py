@@ -1,7 +1,9 @@
-"""Why the published tables look as they do: each published pattern, and what an emulated bug makes of it.
+"""Reasons for patterns in the published tables: each pattern, and its outcome with an emulated bug.
 
-A verdict follows from the criterion of its line, never from the eye: a pattern that holds without the bug too does
-not point to it. A pattern whose numbers the configuration does not make (too few betas, epochs or shots) has no line.
+A verdict follows from the criterion of its line, not from visual inspection. A pattern that also occurs without the
+bug is no evidence for it. A pattern is omitted if the configuration does not produce its numbers (too few betas, epochs
+or
+shots).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ STATEMENTS = {
 
 
 class Appearance(NamedTuple):
-    """What an arm shows, whether the pattern holds in it, and whether it holds in part of it where that differs."""
+    """The outcome of an arm: its cell, whether the pattern occurs, and whether it occurs in part, if that differs."""
 
     cell: Cell
     holds: bool
@@ -56,7 +58,7 @@ class Appearance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A published pattern and what the emulation makes of it; those of one `name` differ in their arm."""
+    """A published pattern and its outcomes in the emulation; patterns of the same `name` differ in their arm."""
 
     name: str
     statement: Message
@@ -67,7 +69,7 @@ class Pattern:
 
     @property
     def verdict(self) -> str:
-        """Return what follows for the bug; without it a pattern is also there where it holds in part."""
+        """Return the verdict on the bug; without the bug, a pattern that occurs in part counts as present."""
         if not self.bug.holds:
             return "not reproduced"
         also = self.control.holds if self.control.in_part is None else self.control.in_part
@@ -102,7 +104,7 @@ def patterns(study: EmulatedStudy) -> list[Pattern]:
 
 
 def coincidences(study: EmulatedStudy) -> dict[str, Any]:
-    """Return at which epochs the training alone, without any bug, makes all betas one row."""
+    """Return the epochs whose betas all have the same accuracies by training alone, without any bug."""
     betas = study.emulate.kl_betas
     epochs = [e for e in study.epochs if len({_digits(study.cells(CONTROL, (beta, e))) for beta in betas}) == 1]
     facts = {"samples": study.context.document_samples, "n": len(betas), "preset": study.emulate.preset}
@@ -110,9 +112,10 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
 
 
 def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
-    """Return how many published statements some bug reproduces; a statement counts once, whatever its arms."""
+    """Return the number of published statements that a bug reproduces; a statement counts once for all its arms."""
     verdicts: dict[str, set[str]] = {}
     for pattern in evaluated:
+        # A pattern without published numbers is set aside.
         verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
     reproduced = sum("reproduced" in results for results in verdicts.values())
     aside = sum(not results & {"reproduced", "not reproduced"} for results in verdicts.values())
@@ -121,12 +124,12 @@ def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
 
 
 def search(name: str, arm: str, find: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
-    """Return a pattern that is looked for with a bug and without any; its statement gets `given`."""
+    """Return a pattern tested with a bug and without any; `given` are the arguments of its statement."""
     return Pattern(name, message(STATEMENTS[name], **given), arm, published, find(arm), find(CONTROL))
 
 
 def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the betas of one base agree in every published cell, for each bug that may be the cause."""
+    """Yield the pattern that the betas of one base agree in every published cell, for each bug that may cause it."""
     if len(study.others) < 2:
         return
     candidates = [(beta, epoch) for beta in study.others for epoch in study.epochs]
@@ -142,7 +145,7 @@ def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 
 
 def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether long prompts repeat demonstrations, and how few prompts there are."""
+    """Yield the patterns that long prompts repeat demonstrations, and that there are few prompts."""
     items = study.emulate.pool_items
     long = [k for k in study.context.shots if k > items]
     most = sum(perm(items, min(k, items)) for k in study.context.shots)
@@ -163,7 +166,7 @@ def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
 
 
 def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether two epochs of one beta can differ at few shots and agree at many."""
+    """Yield the pattern that two epochs of one beta differ at few shots and agree at many."""
     spans = [[k for k in study.context.shots if (k > 2) == more] for more in (False, True)]
     beta, samples = OF_ANOTHER_BASE, study.context.samples
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
@@ -187,7 +190,7 @@ def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
 
 
 def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield whether the logged KL needs an update, and whether it falls from epoch to epoch without one."""
+    """Yield the patterns that KL is logged without an update, and that it falls from epoch to epoch."""
     published = study.printed("kl", 1)
     if not published:
         return
@@ -206,14 +209,14 @@ def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
 
 
 def _course(study: EmulatedStudy, epochs: Sequence[int]) -> Cell:
-    """Return the published KL epoch by epoch, mean over the betas that have all of these epochs."""
+    """Return the published KL by epoch, mean over the betas that have all of these epochs."""
     runs = [[row for epoch in epochs for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
     whole = zip(*(run for run in runs if len(run) == len(epochs)), strict=True)
     return tuple(derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole) or None
 
 
 def _digits(rows: Rows) -> tuple[str, ...]:
-    """Return accuracies as they print: two rows agree where these are equal."""
+    """Return accuracies as printed, to compare rows."""
     return tuple(number_text(row.value, DIGITS) for row in rows)
 
 
@@ -226,7 +229,7 @@ def _counted(count: int, operands: Sequence[EvidenceRow]) -> Estimate:
 
 
 def _distinct(rows: Sequence[Rows]) -> Cell:
-    """Return how many of the rows differ."""
+    """Return the number of distinct rows, and the number of all."""
     operands = [row for cells in rows for row in cells]
     counts = {"n": _counted(len(set(map(_digits, rows))), operands), "all": _counted(len(rows), operands)}
     return message("{n} distinct among {all}", **counts) if rows else None
