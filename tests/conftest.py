@@ -45,7 +45,7 @@ def real_parts() -> Callable[[str], Path]:
     from benchmarks import real_parts as parts
 
     def folder_of(name: str) -> Path:
-        location = parts.place_of(name)
+        location = parts.folder_of(name)
         if not location.is_dir():
             pytest.skip(f"the real part {location} is not there; {parts.BRING} brings it")
         return location

@@ -16,12 +16,12 @@ def main(words: list[str]) -> int:
     """Do one thing and return the exit status."""
     what, *rest = words
     if what == "say":
-        sys.stdout.write(f"{os.environ.get('SAID')} {Path.cwd()} {' '.join(rest)}\n")
+        sys.stdout.write(f"{os.environ.get('REPLY')} {Path.cwd()} {' '.join(rest)}\n")
     if what == "surroundings":
         manifests.surroundings()
         sys.stdout.write(f"asked {manifests.surroundings.cache_info().misses} times\n")
     if what == "spoil":
-        os.environ["SAID"] = "spoilt"
+        os.environ["REPLY"] = "spoilt"
         os.chdir("/")
         sys.modules.pop("json")
     if what == "raise":

@@ -18,9 +18,9 @@ from .conftest import Project, copy_project, finished_once
 from .counts import (
     ARMS,
     BASELINES,
+    EXTRA_OBJECTIVES,
     GRPO_AND_BELOW,
     GRPO_EPOCHS,
-    MARKS,
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
     REPORT,
@@ -38,8 +38,8 @@ INITIAL = f"{RESULTS}/lever/preset~world/init/seed~0/selector.safetensors"
 GRPO = f"{RESULTS}/lever/preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2/selector.safetensors"
 EMBEDDINGS = f"{RESULTS}/lever/embeddings/train.safetensors"
 BELOW_RCE = GRPO_AND_BELOW | {
-    **MARKS,
-    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(MARKS.values()) + 1,  # and the checkpoint's own
+    **EXTRA_OBJECTIVES,
+    "select_demonstrations": GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(EXTRA_OBJECTIVES.values()) + 1,
 }
 BELOW_EMBEDDINGS = {"train_rce_epoch", "train_grpo_epoch", "train_on_policy_epoch", "sample_pools", "select_baseline"}
 STARTED = re.compile(r"^Job (\d+): ", re.MULTILINE)  # a skipped job is never started
@@ -434,7 +434,7 @@ class TestOwnImages:
         ),
         pytest.param(
             "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
-            {"reward_groups": 1, "measure_rewards": 1, **MARKS,
+            {"reward_groups": 1, "measure_rewards": 1, **EXTRA_OBJECTIVES,
              "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW,
              "select_demonstrations": SEED_EVALUATED - SFT_EPOCHS},
             id="another reward trains its preset",

@@ -23,7 +23,7 @@ from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 TEMPLATES = Path(__file__).with_name("templates")
 """A template a launch file. A value enters a script through the filter `sh`, which quotes it for the shell; the
 trainer's own settings never pass through a shell's grammar, because `launch.sh` reads them from `overrides.txt`."""
-TEMPLATES_DIGEST = "bed15aa292ea9449"
+TEMPLATES_DIGEST = "dc8ed02969e69854"
 """A job's identity holds code and settings only, so the digest of its templates stands in the code."""
 SECONDS_OF_A_STEP = 300
 """Time limit of a job; the published steps took 193 to 220 s."""

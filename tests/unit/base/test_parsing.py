@@ -61,7 +61,7 @@ def test_all_problems_are_told_at_once() -> None:
         ({"arms": [{"preset": "a", "on_policy": {"marks": []}}]},  # an old name
          "arms[0].on_policy.marks: unknown key. It is called 'ex"),
         ({"numerics": "same_everywhere"},  # an old name
-         "numerics: input should be 'portable' or 'fastest', got 'same_everywhere'. It is called 'p"),
+         "numerics: must be 'portable' or 'fastest', got 'same_everywhere'. It is called 'p"),
         ({"data": {"world": {"skew": True}}}, "data.world.skew: must be a number or a text, got true."),
     ],
 )  # fmt: skip

@@ -63,7 +63,7 @@ def test_a_plugin_keeps_the_protocol(artefacts: tuple[str, Path], paths: dict[st
         assert engine.run([]) == []
 
 
-@pytest.mark.parametrize("origin", sorted(FAST), indirect=True)
+@pytest.mark.parametrize("artefacts", sorted(FAST), indirect=True)
 @pytest.mark.parametrize(("layout", "options"), REQUESTED)
 def test_it_answers_as_the_fast_plugin_and_asks_more_of_the_model(
     artefacts: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]

@@ -103,6 +103,6 @@ def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: p
         monkeypatch.setattr(Wording, role, counted)
     wording = Wording(style(layout))
     assert [wording.prompt(train[query], [train[i] for i in displayed]) for query, displayed in chosen] == expected
-    assert sorted(worded) == [("_query", 1), ("_query", 9), *(("_example_answer", i) for i in (1, 2, 3, 9))]
+    assert sorted(worded) == [*(("_example_answer", i) for i in (1, 2, 3, 9)), ("_query", 1), ("_query", 9)]
     alike = QUERY.model_copy(update={"image_digest": DEMONSTRATIONS[0].image_digest})
     assert wording.prompt(alike, ()).images == (alike.image_digest,) != wording.prompt(QUERY, ()).images

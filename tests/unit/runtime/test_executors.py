@@ -51,7 +51,7 @@ def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPa
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "Snakefile").write_text(SNAKEFILE)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": path, "PYTHONPATH": f"{REPOSITORY}:{HERE}", "SAID": "forked"}
+    environment = os.environ | {"PATH": path, "PYTHONPATH": f"{REPOSITORY}:{HERE}", "REPLY": "forked"}
     command = [sys.executable, "-m", "snakemake", "--cores", "1", "--executor", "local", *words]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

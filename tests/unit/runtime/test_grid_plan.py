@@ -220,7 +220,7 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
         ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
         ({"exclude": [{"samplers": ["mixtur"], "why": "x"}]}, r"exclude\[0\].samplers\[0\]: .*Did you mean 'mixture'"),
         ({"data": {"world": {"reader": "okvqa2"}}}, r"grid.data.world.reader: must be a module .* 'okvqa'"),
-        ({"lvlms": {"reader": {"plugin": "qwen"}}}, "grid.lvlms.reader.plugin: must be a module of lever_pipe/lvlms"),
+        ({"lvlms": {"reader": {"engine": "qwen"}}}, "grid.lvlms.reader.engine: must be a module of lever_pipe/lvlms"),
         ({"data": {"world": {"rl_data": {"n_queries": 3000}}}}, "world.rl_data.n_queries: must be at most grid"),
         ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
         ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),

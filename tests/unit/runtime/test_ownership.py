@@ -273,4 +273,4 @@ def test_sigterm_ends_a_wait(artefact: Path, monkeypatch: pytest.MonkeyPatch) ->
     with lock_of(artefact / "manifest").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # it never ends
         assert main(call(artefact)) == 128 + 15
-    assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".card.owner"])
+    assert sorted(path.name for path in artefact.iterdir()) == sorted([*FILES, ".manifest.owner"])

@@ -542,9 +542,9 @@ def test_a_small_folders_family_answers_unless_another_is_named(
     monkeypatch.setattr(plan, "parameters_of", lambda _: 1000)
     if kind:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "plugin": named}}
+    values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "engine": named}}
     experiment = parse_experiment(values)
-    assert plan.lvlm_config(experiment).plugin == expected
+    assert plan.lvlm_config(experiment).engine == expected
     config = plan.stage_config(experiment, "generate_rl_data", {"shard": "0"})
     assert f"lvlms.{expected}" in plan.plugins_of(config)
 
@@ -556,5 +556,5 @@ def test_vllm_answers_on_a_gpu_if_it_is_installed(
     monkeypatch.setattr(plan, "find_spec", lambda _: is_there or None)
     monkeypatch.setattr(plan, "parameters_of", lambda _: plan.EMBEDDED_PARAMETERS + 1)
     experiment = parse_experiment(shipped())
-    assert plan.lvlm_config(experiment).plugin == expected
+    assert plan.lvlm_config(experiment).engine == expected
     assert plan.asks_vllm(experiment) == is_there

@@ -339,7 +339,7 @@ def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> 
 
 def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[tuple[int, int]] = set()
-    entry, named = atomic.place, []
+    place, named = atomic.place, []
 
     def state(path: Path) -> tuple[int, int]:
         found = path.stat()
@@ -353,14 +353,14 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
         folders = [path for path in (temporary, *temporary.rglob("*")) if path.is_dir()]
         assert all(state(path) in synced for path in files)
         own = {state(path) for path in folders}
-        entry(temporary, target)
+        place(temporary, target)
         assert own <= synced
         named.append(target)
 
     outputs = work(tmp_path / "a")
     synced |= {state(path) for path in (tmp_path / "a").rglob("*")}  # as a stage writes its results
     monkeypatch.setattr(os, "fsync", sync)
-    monkeypatch.setattr(atomic, "entry", placed)
+    monkeypatch.setattr(atomic, "place", placed)
     assert store.put(key(0), a_manifest(outputs))
     assert named == entries(store)
     assert state(named[0].parent) in synced

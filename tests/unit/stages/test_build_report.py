@@ -164,7 +164,7 @@ class Blank(Translator):
 
 
 def test_no_digit_stands_outside_evidence_names_and_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lever_pipe.stages.build_report.Voice", Blank)
+    monkeypatch.setattr("lever_pipe.stages.build_report.Translator", Blank)
     inputs = small.write_inputs(tmp_path, small.of_lever() + small.of_agents())
     small.build(inputs, tmp_path, small.config(*BOTH))
     for page in pages_of(tmp_path):
