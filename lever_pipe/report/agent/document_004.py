@@ -98,7 +98,7 @@ def _verdicts(view: AgentView) -> dict[str, Any]:
         {
             "mode": mode,
             "gap": view.difference_cell(view.config.document_arm, mode),
-            "evaluated": tested(holm(row)) if row.runs > 1 else "not shown with one seed",
+            "evaluated": tested(holm(row)) if row.runs > 1 else "one seed cannot show it",
         }
         for mode, row in rows.items()
         if row is not None and not math.isnan(row.p_holm)

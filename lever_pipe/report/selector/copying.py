@@ -17,7 +17,7 @@ MEASURES = {
     "vote": "Vote",
     "shown": "Right answer shown",
     "llm.shown": "LVLM, shown",
-    "llm.unshown": "LVLM, not shown",
+    "llm.unshown": "LVLM, not displayed",
     "copied": "Answers copied",
 }
 CONTROLS = {
@@ -61,7 +61,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
         }
         for group in groups
     ]
-    title = message("Help or carrying: {shots:demonstration|demonstrations}, in %", shots=max(context.shots, default=0))
+    title = message("Does the selector help, or just show the answer? {shots:demonstration|demonstrations}, in %", shots=max(context.shots, default=0))
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 

@@ -40,8 +40,8 @@ def of_three(evidence: list[EvidenceRow]) -> list[EvidenceRow]:
         ((-0.13, 0.0001), (0.08, 0.001), "sampled score lower and greedy score higher"),
         ((-0.13, 0.0001), (-0.08, 0.001), "score lower in both decodings"),
         ((0.13, 0.0001), (0.08, 0.001), "score higher in both decodings"),
-        ((-0.13, 0.3), (0.08, 0.2), "no effect shown"),
-        ((-0.13, 0.0001), (0.08, 0.2), "sampled score lower and greedy score not shown to differ"),
+        ((-0.13, 0.3), (0.08, 0.2), "no significant difference from the baseline"),
+        ((-0.13, 0.0001), (0.08, 0.2), "sampled score lower and greedy scores: no significant difference"),
         ((-0.13, NAN), (0.08, NAN), "not tested"),
     ],
 )
@@ -54,9 +54,9 @@ def test_the_headline_is_what_the_tests_over_seeds_allow(
     rows += [compared("kl_strong", mode, -0.2, 0.0001, 1) for mode in of]  # a single run shows nothing
     found = summary(tabulate([*of_three(evidence), *rows], THREE))
     parts = (
-        ["bundle and kl_only – no effect shown"]
-        if finding == "no effect shown"
-        else ["bundle – no effect shown", f"kl_only – {finding}"]
+        ["bundle and kl_only – no significant difference from the baseline"]
+        if finding == "no significant difference from the baseline"
+        else ["bundle – no significant difference from the baseline", f"kl_only – {finding}"]
     )
     assert answer(found).startswith(
         f"With KL: {'; '.join(parts)}. Held-out, minus baseline over the same seeds: bundle ("
@@ -67,7 +67,7 @@ def test_the_headline_is_what_the_tests_over_seeds_allow(
     ) in answer(found)
     assert answer(found).endswith("kl_strong (KL 0.5, 1 seed) sampled -20.0 and greedy -20.0.")
     is_undone = any(p > 0.05 for _, p in (sampled, greedy))  # intervals here leave out 0
-    assert ("Holm p decides" in notes(found)) == is_undone
+    assert ("Holm-adjusted p" in notes(found)) == is_undone
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_one_seed_is_no_verdict(default: Tabulated, evidence: list[EvidenceRow])
     rows = [row for row in evidence if not (row.against and row.at == "last")]
     rows += [compared(arm, mode, -0.2, 0.0001, 1) for arm in ("kl_only", "kl_strong") for mode in ("sampled", "greedy")]
     found = summary(tabulate(rows, Study(arms=alone), arms=alone))
-    assert answer(found).startswith("Not shown with one seed.")
+    assert answer(found).startswith("One seed cannot show a difference.")
     assert "infers nothing about other seeds" in notes(found)
     assert "[" not in answer(found)
     assert not notes(summary(default))  # bundle has three
@@ -128,4 +128,4 @@ def test_each_lack_is_said(evidence: list[EvidenceRow]) -> None:
     plain = tuple(arm for arm in ARMS if not arm.kl)
     assert headline(evidence, arms=plain, document_arm="entropy_only") == "No arm has KL."
     greedy = [row for row in evidence if row.mode != "sampled"]
-    assert headline(greedy).startswith("With KL: bundle – greedy score not shown to differ.")
+    assert headline(greedy).startswith("With KL: bundle – greedy scores: no significant difference.")

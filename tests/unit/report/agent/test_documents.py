@@ -199,7 +199,7 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not evaluated", "not separated", "not tested", ""}
     messages = found.messages("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
-    assert messages.count("not shown with one seed.") == 2
+    assert messages.count("one seed cannot show it.") == 2
     assert not any(word in messages for word in ("separated", "["))
 
 

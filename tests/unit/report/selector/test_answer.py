@@ -37,13 +37,13 @@ def texts(rows: list[EvidenceRow]) -> list[str]:
 def test_grpo_helps_where_only_on_policy_is_separated() -> None:
     beta, grpo = texts(small.of_lever())
     assert grpo.startswith(
-        "On-policy yes, offline not shown. On-policy +3.3 [1.3, 5.3] over RCE at KL_BETA 0.15; 3 of 3"
+        "On-policy GRPO improves on RCE; offline GRPO: no gain detected. On-policy +3.3 [1.3, 5.3] above RCE, at KL_BETA 0.15; 3 of 3"
     )
-    assert "Offline +0.5 [-1.5, 2.5] over RCE at KL_BETA 0.15; 0 of 3" in grpo
+    assert "Offline +0.5 [-1.5, 2.5] above RCE, at KL_BETA 0.15; 0 of 3" in grpo
     assert "RCE itself gains +18.9" in grpo
     assert "learning rate 0.0003 against 5e-06" in grpo  # the modes differ in more than who draws
     assert beta.startswith(
-        "None stands out offline; on-policy, KL_BETA 1 scores lower than 0. Offline: 3 values lie within"
+        "No KL_BETA was found to be better offline; on-policy, KL_BETA 1 scores lower than 0. Offline: the 3 values differ by at most"
     )
     assert "On-policy: KL_BETA 1 against 0 is -2.21 [-4.2, -0.2]; 0 is highest of 3." in beta
     assert "best" not in beta + grpo
@@ -54,7 +54,7 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
     over = small.OFFLINE.format("all")
     rows = small.accuracy(over, 0.77, against=small.RCE, family="grpo-over-betas", p_holm=0.01)
     _, grpo = texts(small.of_lever(sampled=False) + rows)
-    assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] over RCE over all KL_BETA")
+    assert grpo.startswith("Yes. Offline +0.8 [-1.2, 2.8] above RCE, averaged over KL_BETA")
     dots = {
         TRANSLATOR.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(sampled=False) + rows)[1].rows
     }
@@ -70,17 +70,21 @@ NONE = "No GRPO run is part of this configuration."
 @pytest.mark.parametrize(
     ("rows", "beta", "grpo"),
     [
-        (small.of_lever(("0.15",), sampled=False), "Only KL_BETA 0.15 ran; a comparison needs two.", "Not shown."),
+        (
+            small.of_lever(("0.15",), sampled=False),
+            "Only KL_BETA 0.15 ran; a comparison needs two.",
+            "No gain was detected.",
+        ),
         (
             small.of_lever((), sampled=False),
             NONE,
             NONE,
         ),
-        (small.of_lever(sampled=False), "None stands out.", "Not shown."),
+        (small.of_lever(sampled=False), "No KL_BETA was found to be better.", "No gain was detected."),
         (
             small.of_lever(),
-            "None stands out offline; on-policy, KL_BETA 1 scores lower than 0.",
-            "On-policy yes, offline not shown.",
+            "No KL_BETA was found to be better offline; on-policy, KL_BETA 1 scores lower than 0.",
+            "On-policy GRPO improves on RCE; offline GRPO: no gain detected.",
         ),
         ([], NONE, NONE),
     ],
@@ -95,9 +99,15 @@ def test_a_manifest_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: s
     ("levels", "messages"),
     [
         ((60.0, 60.0, 60.0), "Offline: all 3 values tie;"),
-        ((60.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
-        ((59.999, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0 and 0.15 tie for the highest;"),
-        ((59.0, 60.0, 59.0), "Offline: 3 values lie within 1.00 points, KL_BETA 0.15 highest;"),
+        (
+            (60.0, 60.0, 59.0),
+            "Offline: the 3 values differ by at most 1.00 points, KL_BETA 0 and 0.15 tie for the highest;",
+        ),
+        (
+            (59.999, 60.0, 59.0),
+            "Offline: the 3 values differ by at most 1.00 points, KL_BETA 0 and 0.15 tie for the highest;",
+        ),
+        ((59.0, 60.0, 59.0), "Offline: the 3 values differ by at most 1.00 points, KL_BETA 0.15 is highest;"),
     ],
 )
 def test_equal_values_tie(levels: tuple[float, ...], messages: str) -> None:
