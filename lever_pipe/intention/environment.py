@@ -23,7 +23,7 @@ from lever_pipe.intention.simulators.protocol import Exchange, UserSimulator
 _PLAIN = ("action", "answer")
 """Choices of the tool that are not added to the question; others are, as published."""
 _DIGITS = 9
-"""Decimals of rewards, so that sums of decimals are exactly the floats of their decimal notation."""
+"""Rewards are rounded to this many decimals, so that a sum such as 0.1 + 0.2 is exactly 0.3."""
 
 
 class StepResult(NamedTuple):

@@ -139,7 +139,7 @@ class Host:
         """
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
-        # Episodes that the user ended are excluded from means; many of them would bias what remains.
+        # Episodes that the user ended are no measure of the policy; with too many of them, a run has no result.
         if n_failures + n_timeouts > limit * n_requests:
             problem = self.simulator.counts.last_error
             raise TrainingError(

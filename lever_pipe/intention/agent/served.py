@@ -170,7 +170,7 @@ class ServedPlayer(Host):
         fixed = agent.model_dump(include={"model", "max_tokens"}) | {"tool_choice": "auto", "tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
         settings = fixed | ({"temperature": 0.0} if greedy else draw)
-        # None drops the setting from the request; some servers refuse a temperature.
+        # None removes the setting from the request: some models accept only their own temperature.
         if agent.temperature is None:
             settings["temperature"] = None
         messages: list[dict[str, Any]] = [*opening(request.task)]
