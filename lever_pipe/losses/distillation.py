@@ -1,5 +1,4 @@
-"""Supervised learning of the first pick from weights over the pool, for example equal weights of the best candidates.
-"""
+"""Supervised learning of the first pick from weights over the pool, such as equal weights of the best candidates."""
 
 from __future__ import annotations
 
