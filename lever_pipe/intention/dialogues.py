@@ -81,7 +81,7 @@ def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str,
     # Rounding lets equal gains tie in spite of floating-point errors.
     ordered = sorted(pairs, key=lambda task: (-round(abs(gains[task]), 9), same[task], task))
     hidden = {task: (left.category, frozenset(d.text for d in left.hidden)) for task, (left, _) in pairs.items()}
-    first = {hidden[task]: task for task in reversed(ordered)}
+    first = {hidden[task]: task for task in reversed(ordered)}  # reversed: the last assignment wins
     ordered.sort(key=lambda task: first[hidden[task]] != task)
     return {
         "higher": [task for task in ordered if gains[task] > EQUAL],

@@ -112,7 +112,7 @@ class IntentionEnv:
         started = self._clock()
         reply = self.simulator.reply(self.task, question, self._history, self._covered)
         judgement, trouble = None, self._trouble(started, ok=reply.ok)
-        if not any(trouble):
+        if not any(trouble):  # no request to the judge for a turn that already failed
             judgement = self.simulator.judge(self.task, question, self._history, self.remaining)
             trouble = self._trouble(started, ok=judgement.ok)
         if judgement is None or any(trouble):

@@ -211,7 +211,7 @@ def _credit_of_each_token(credits_by_turn: Sequence[Sequence[float]], turn_BT: T
     n_turns_B1 = torch.tensor([[len(row)] for row in credits_by_turn], device=turn_BT.device)
     strangers = turn_BT[(turn_BT < -1) | (turn_BT >= n_turns_B1)].tolist()
     if strangers:
-        raise ValueError(f"turn_BT must hold -1 or a turn that has a credit, got {sorted(set(strangers))}")
+        raise ValueError(f"turn_BT must contain -1 or a turn that has a credit, got {sorted(set(strangers))}")
     width = max(map(len, credits_by_turn), default=0)
     padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_by_turn]  # column 0 is for turn -1
     table = torch.tensor(padded, dtype=torch.float64, device=turn_BT.device)

@@ -88,6 +88,7 @@ def scheduled_rate(
         raise ValueError(f"minimum must be a share in [0, 1], got {minimum}")
     lowest = minimum * peak
     ramp = linear(lowest, peak, 1.0 if update >= warmup_steps else update / warmup_steps)
+    # At least 1: the warm-up may be as long as the whole training.
     progress = max(0, update - warmup_steps) / max(1, total - warmup_steps)
     if update < warmup_steps or kind == "constant":
         rate = ramp

@@ -83,6 +83,7 @@ def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor |
     Source: Plackett 1975
     """
     if valid_BG is not None:
+        # `scatter_` needs valid indices at padding too.
         selections_BGS = torch.where(valid_BG[..., None], selections_BGS, 0)
         if scores.dim() == 4:
             scores = masked(scores, valid_BG[..., None, None])

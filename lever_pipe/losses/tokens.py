@@ -169,7 +169,7 @@ def agent_terms(
     if entropy and entropies_BT is None:
         raise ValueError(f"entropies_BT must be given where entropy={entropy} is not 0, got None")
     log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.detach().to(log_probs_BT), mask_BT)
-    ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()
+    ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()  # a small ratio cannot overflow
     losses = _dual_clipped_losses(
         ratios_BT, masked(advantages_BT.detach().to(log_probs_BT), mask_BT), clip_low, clip_high, dual_clip
     )

@@ -120,6 +120,7 @@ def build_cells(
     return built
 
 
+# Policies and shot counts share many answers to the same question.
 @cache
 def _accuracy(answer: str, answers: tuple[str, ...], normalise_references: Normalisation) -> float:
     return vqa_accuracy(answer, answers, normalise_references=normalise_references)

@@ -123,9 +123,9 @@ def vqa_accuracy(
     prediction, references = _compared(prediction, answers, normalise_references)
     n_references = len(references)
     n_matches = references.count(prediction)
-    # Count in integer thirds, so that only one division rounds.
     if n_references == 1:
         return float(n_matches)
+    # Count in integer thirds, so that only the last division rounds.
     thirds_if_match_left_out = n_matches * min(3, n_matches - 1)
     thirds_if_other_left_out = (n_references - n_matches) * min(3, n_matches)
     return (thirds_if_match_left_out + thirds_if_other_left_out) / (3 * n_references)
@@ -151,6 +151,7 @@ def _process_punctuation(text: str) -> str:
     comma_in_number = _COMMA_BETWEEN_DIGITS.search(text) is not None
     processed = text
     for mark in _PUNCTUATION:
+        # As in the public tool, test the original text, although earlier marks are already replaced.
         next_to_space = f"{mark} " in text or f" {mark}" in text
         processed = processed.replace(mark, "" if next_to_space or comma_in_number else " ")
     return _FULL_STOP.sub("", processed, count=_MOST_FULL_STOPS)

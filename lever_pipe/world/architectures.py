@@ -31,7 +31,7 @@ WIDTH = 128
 PROJECTION = 64
 MEAN_AND_STD = [0.5, 0.5, 0.5]
 READERS = {"lvlm": 3, "lvlm_four_layers": 4}
-"""Folder of each tiny LVLM -> its number of language layers; the second one serves to test a change of the LVLM."""
+"""Folder of each tiny LVLM -> its number of language layers; the second one is for comparisons between LVLMs."""
 
 # CLIP has its own special tokens. Its end token must not have id 2: transformers would then pool at the word with the
 # highest id, a fallback for old checkpoints, and CLIP would learn only that word.

@@ -123,6 +123,7 @@ def draw_knowledge(options: WorldData) -> Knowledge:
 
 def _draw_guessed(relation: Relation, options: WorldData) -> dict[str, str]:
     guesses = dict(zip(relation.keys, GUESSES[relation.name], strict=True)) if relation.name in GUESSES else {}
+    # Its own stream: the share changes neither the random facts nor, if it grows, the previous guesses.
     order = generator(options.mapping_seed, "guessable", relation.name).permutation(list(guesses))
     return {str(key): guesses[key] for key in order[: round(options.guessable_share * len(order))]}
 

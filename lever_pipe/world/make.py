@@ -113,7 +113,7 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     write_json(out / "model_card.json", model_card)
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    # Read the file again, because JSON changes the order of keys.
+    # From the file, which has sorted keys: the prose then does not depend on the order in this function.
     write_text(out / "model_card.md", template.render(read_json(out / "model_card.json")))
     if problems:
         raise DataError(

@@ -128,12 +128,12 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
             probes[name].append(Probe(query, rows, truths[query.question_type]))
     if not probes:
         raise DataError(
-            f"the pool must hold {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
+            f"the pool must contain {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
             found=f"{len(pool)} examples that suffice for none of {len(questions)} knowledge questions",
             do="Probe with a larger pool.",
         )
     if n_skipped:
-        log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(questions))
+        log.warning("probes omit %d of %d questions: pool too small", n_skipped, len(questions))
     return dict(probes)
 
 

@@ -117,6 +117,7 @@ def attention_loss(log_attention: Tensor, answer_slots: Tensor, bound_key: Tenso
     earlier = torch.ones(n_turns, n_turns, dtype=torch.bool).tril(-1)
     is_source = (bound_key[:, :, None] == bound_key[:, None, :]) & earlier
     index = answer_slots[:, None, None, :].expand(-1, log_attention.shape[1], n_turns, -1)
+    # Finite instead of -inf: `logsumexp` of a row without sources would have NaN gradients.
     at_answers = log_attention.gather(3, index).masked_fill(~is_source[:, None], -1e9)
     mass = at_answers.logsumexp(-1)
     has_source = is_source.any(-1)[:, None].expand_as(mass)
@@ -296,7 +297,7 @@ class ReaderTrainer:
         """Return the loss of one batch and the mask of correct answers [B, T]."""
         weights, n_turns = phase.weights, phase.n_turns
         packed = pack(episodes.prompts())
-        ask, answer = packed.ask_slots, packed.ask_slots + 1
+        ask, answer = packed.ask_slots, packed.ask_slots + 1  # every answer is one token
         output = read_turns(
             self.model,
             packed,

@@ -144,12 +144,12 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
     missing = [name for name, group in tasks.items() if not group]
     if not selected:
         raise TrainingError(
-            f"{label}: expected an episode that the simulated user neither failed nor left out of time",
+            f"{label}: expected an episode without a failure or timeout of the simulated user",
             found=f"none of {len(episodes)} on {len(tasks)} tasks",
             do=LET_THE_USER_ANSWER,
         )
     if missing:
-        message = "%s: %d of %d tasks have no sound episode and are left out, as %s"
+        message = "%s: %d of %d tasks have no sound episode and are excluded, for example %s"
         log.warning(message, label, len(missing), len(tasks), missing[0])
     means = {name: [math.fsum(map(value, group)) / len(group) for group in selected] for name, value in MEANS.items()}
     rewards = [math.fsum(episode.rewards) for group in selected for episode in group]

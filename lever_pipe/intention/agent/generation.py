@@ -154,7 +154,7 @@ class DialogueCache:
         self._lengths = [0] * len(first)
         logits_nV = self._read(range(len(first)), list(first))
         index = [first[tuple(text)] for text in texts]
-        self.keep(index)
+        self.keep(index)  # from one row per distinct prompt to one per dialogue
         return logits_nV[torch.tensor(index, device=logits_nV.device)]
 
     @torch.no_grad()
@@ -214,7 +214,7 @@ class _Attention:
     ) -> Tensor:
         """Return the attention's output as `layers.Attend` does, for one row [1, T]."""
         stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
-        if self._mask_nWS is None:
+        if self._mask_nWS is None:  # one mask for all layers; its type is known only here
             self._mask_nWS = self._masked(queries)
         is_packed = self._token_nW.shape[1] > 1  # else each text is a single token and needs no gathering
         if positions is not None:
@@ -234,6 +234,7 @@ class _Attention:
             states = self._states[name] = grown
         states[self._rows_n[self._text_T], self.places_T] = fresh
         states = states[:, : self._n_positions]
+        # `index_select` would copy the states even if it selects all rows.
         return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
     def _masked(self, queries: Tensor) -> Tensor:

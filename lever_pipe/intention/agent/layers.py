@@ -37,7 +37,7 @@ def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend,
     decoder = model.model
     hidden = decoder.embed_tokens(ids_BL)
     cos, sin = decoder.rotary_emb(hidden, positions_BL)
-    rotary = cos.unsqueeze(2), sin.unsqueeze(2)
+    rotary = cos.unsqueeze(2), sin.unsqueeze(2)  # the same for all heads
     last = len(decoder.layers) - 1
     for index, layer in enumerate(decoder.layers):
         selected = positions if index == last else None

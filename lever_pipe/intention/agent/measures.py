@@ -116,6 +116,7 @@ def token_sums(before: Sequence[Scored], training_samples: Sequence[TrainingSamp
     entropy = entropy_all = 0.0
     for scored, sample in zip(before, training_samples, strict=True):
         entropies = torch.as_tensor(scored.entropies).double()
+        # `entropies` start at the response, `positions` count from the prompt.
         of_agent = sample.positions - (len(sample.tokens) - len(entropies))
         entropy += float(entropies[of_agent.to(entropies.device)].sum())
         entropy_all += float(entropies.sum())

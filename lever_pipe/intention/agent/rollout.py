@@ -29,8 +29,8 @@ from lever_pipe.intention.simulators.protocol import UserSimulator
 
 NO_TURN = -1
 LET_THE_USER_ANSWER = (
-    "See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection, or"
-    " intention.environment.step_timeout_seconds; the run goes on from its last checkpoint."
+    "Check that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection, or"
+    " intention.environment.step_timeout_seconds; the run resumes from its last checkpoint."
 )
 
 
@@ -144,7 +144,7 @@ class Host:
             problem = self.simulator.counts.last_error
             raise TrainingError(
                 f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
-                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns over time,"
                 f" {n_malformed} unreadable answers" + (f"; the last problem: {problem}" if problem else ""),
                 do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
             )
@@ -323,6 +323,7 @@ def _answer(
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
     for (dialogue, calls), result in zip(asking, results, strict=True):
         counts.multi_call_turns += len(calls) > 1
+        # A failed request is already in `simulator_failures`.
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         dialogue.episode.results.append(result)

@@ -79,6 +79,7 @@ def _shared(ids_BL: Tensor, columns: Tensor) -> int:
     if len(ids_BL) == 1 or not len(columns):
         return 0
     alike = int((ids_BL == ids_BL[:1]).all(dim=0).long().cumprod(dim=0).sum())
+    # The selected states, one position before their tokens, must be in the continuations.
     return min(alike, int(columns.min()) - 1)
 
 

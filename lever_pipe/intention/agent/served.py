@@ -159,8 +159,8 @@ class ServedPlayer(Host):
                 f"{during}: expected at most {limit:.1%} of the requests to served agent {self.agent.name!r} to fail",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_malformed} unreadable"
                 f" answers; the last problem: {self.chat.counts.last_error}",
-                do="See that its server answers and knows tools; raise timeout_seconds or retries of its connection in"
-                " intention.execution. Or raise intention.simulator.failure_limit.",
+                do="Check that its server answers and supports tools; raise timeout_seconds or retries of its connection"
+                " in intention.execution. Or raise intention.simulator.failure_limit.",
             )
 
     def _play(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
@@ -246,6 +246,7 @@ def _turn_of(reply: Reply, functions: Sequence[object]) -> AgentTurn:
 def _answers(message: Mapping[str, Any], feedback: str) -> list[dict[str, Any]]:
     """Return the tool's messages after an agent's message: one for each call, or one for calls in the text."""
     calls = message.get("tool_calls") or [{}]
+    # A call within the text has no id.
     ids = [{"tool_call_id": call["id"]} if "id" in call else {} for call in calls]
     texts = [*[ABOVE] * (len(ids) - 1), feedback]
     return [{"role": "tool", **call_id, "content": text} for call_id, text in zip(ids, texts, strict=True)]

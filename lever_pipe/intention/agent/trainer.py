@@ -121,8 +121,7 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         credit = assign_credit(_parts(episodes, grpo.group), arm, grpo)
         if not credit.scores:
             raise TrainingError(
-                f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of"
-                " time",
+                f"step {step}: expected two episodes of a task without a failure or timeout of the simulated user",
                 found=f"{sum(e.is_sound for e in episodes)} of {len(episodes)} episodes, no two of one task",
                 do=LET_THE_USER_ANSWER,
             )
@@ -166,6 +165,7 @@ def _training_samples(
     with clock.time("reference"), player.computing():
         agent = [index.agent for index in positions]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
+    # `before` has all response tokens, a training sample only the agent's.
     training_samples = [
         TrainingSample(
             index.tokens,

@@ -55,6 +55,7 @@ def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: Agen
     if not episodes:
         return []
     turns = [torch.tensor([turn for turn in episode.turn if turn >= 0]) for episode in episodes]
+    # -1 marks padding, as it marks tokens outside the agent's turns.
     turn_BT = nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
     credits_B = [turn_credits(episode.rewards, grpo.turn_credit, grpo.gamma) for episode in episodes]
     standing = centred_scores if arm.advantages == "centred" else episode_z_scores
@@ -140,6 +141,7 @@ def update(
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
     """
+    # There are no tokens if no episode of the mini-batch has a comparison.
     n_tokens = max(1, sum(len(sample.positions) for sample in training_samples))
     for parameter in policy.parameters():
         parameter.grad = None
@@ -182,7 +184,7 @@ def update(
     policy.eval()
     norm = float(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm))
     values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
-    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
+    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run resumes from its last checkpoint.")
     optimiser.step()
     return values
 

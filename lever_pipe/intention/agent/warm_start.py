@@ -80,7 +80,7 @@ class Demonstrator:
             is_agent += [False] * len(feedback)
         if not any(is_agent):
             raise DataError(
-                f"task {task.id!r}: expected room for a turn behind the request",
+                f"task {task.id!r}: expected space for a turn after the request",
                 found=f"{len(tokens)} of intention.model.max_context={self.max_context} tokens taken",
                 do="Raise max_context.",
             )
@@ -209,6 +209,7 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
     """
     width = LONGEST_PER_ROW * max(len(dialogue.tokens) for dialogue in batch)
     rows: list[list[Demonstration]] = []
+    # Longest first: short dialogues then fill the gaps.
     for dialogue in sorted(batch, key=lambda dialogue: -len(dialogue.tokens)):
         row = next((row for row in rows if _length(row) + len(dialogue.tokens) <= width), None)
         if row is None:
@@ -227,6 +228,7 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
             packed.ids[r, span] = torch.tensor(dialogue.tokens)
             packed.is_agent[r, span] = torch.tensor(dialogue.is_agent)
             location = span.stop
+            # The padding restarts too, so that it counts as a further dialogue.
             packed.positions[r, location:] = torch.arange(width - location)
     return packed
 

@@ -101,20 +101,22 @@ class HfCodec:
         # Test the template with an example: an unsuitable one often drops tools or messages without an error.
         if not tokenizer.chat_template:
             raise self._problem("tools", "no chat template")
+        # Without the system message, whose text contains the tool's name.
         if TOOL_NAME not in self._render(opening(EXAMPLE)[1:], goes_on=True):
-            raise self._problem("tools", "a template that leaves them out")
+            raise self._problem("tools", "a template that omits them")
         if SYSTEM not in self._render(opening(EXAMPLE), goes_on=True, expected="a system message"):
-            raise self._problem("the system message", "a template that leaves it out")
+            raise self._problem("the system message", "a template that omits it")
         after = self._after_agent(_ANSWER)
         if _ANSWER not in after:
-            raise self._problem("tool messages", "a template that leaves them out")
+            raise self._problem("tool messages", "a template that omits them")
         end = self._ids(after)[:1]
         self._turn_end = tokenizer.decode(end, skip_special_tokens=False)
         if self._turn_end not in self._controls:
-            raise self._problem("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
+            raise self._problem("a token that ends the agent's turn", f"{self._turn_end!r} after it")
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.end_ids = frozenset({*end, *eos, *end_ids})
         self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        # The template must write calls in the format that `parse` reads.
         if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
             raise self._problem(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
 
@@ -137,6 +139,7 @@ class HfCodec:
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
         """Return the tool message and the generation prefix, as the template renders them after the end token."""
+        # The agent has already sampled its end token.
         return self._ids(self._after_agent(tool_message(self._plain(text), reward)).removeprefix(self._turn_end))
 
     def call(self, call: ToolCall) -> list[int]:
@@ -165,7 +168,7 @@ class HfCodec:
         turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
         _, stand_in, after = self._render([*opening(EXAMPLE), *turns], goes_on=True).partition(_STAND_IN)
         if not stand_in:
-            raise self._problem("the agent's turns", "a template that leaves them out")
+            raise self._problem("the agent's turns", "a template that omits them")
         return after
 
     def _render(
@@ -229,7 +232,7 @@ def json_in(text: str) -> object:
     """Return the value of a JSON text, or None if it is invalid."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # a model can write deeply nested lists
         return None
 
 

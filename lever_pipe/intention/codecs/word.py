@@ -60,6 +60,7 @@ class WordCodec:
         text = " ".join(self.words[token] for token in tokens[:-1])
         calls = [inside.split() for inside in _CALL.findall(text)]
         rest = _CALL.sub("", text).split()
+        # A marker that remains within or between calls has no counterpart.
         is_read = not {CALL_START, CALL_END} & {*rest, *(word for call in calls for word in call)}
         if not is_read or any(not call or call[0] not in CHOICES for call in calls):
             return AgentTurn((), "malformed")
@@ -102,7 +103,7 @@ class WordCodec:
         unknown = sorted({word for word in words if word not in self._ids})
         if unknown:
             raise DataError(
-                f"{source}: expected words that codec 'word' knows",
+                f"{source}: expected words of codec 'word'",
                 found=", ".join(map(repr, unknown[:5])),
                 do="Use synthetic tasks and simulator 'rule', or a model folder with codec 'hf'.",
             )

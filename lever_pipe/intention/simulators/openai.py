@@ -181,6 +181,7 @@ def read_judgement(text: str) -> Judgement:
 
 def _is_number(item: object) -> bool:
     digits = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+    # `isdigit` accepts superscripts and other digits that `int` may refuse.
     return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 

@@ -21,7 +21,7 @@ _QUERY = "SELECT data_source, reward_model FROM read_parquet(?, file_row_number 
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # `true` equals 1, but is not an importance
         raise ValueError("must be 1, 2 or 3")  # noqa: TRY004 - pydantic reads this one
     return int(value) if isinstance(value, str) and value in ("1", "2", "3") else value
 
@@ -68,7 +68,7 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
         )
     for (path,), split in zip(files[:3], (train, val, held_out), strict=True):
         if not split:
-            found = "none, or none but those that are trained or validated on"
+            found = "none, or only tasks of the train and val files"
             raise DataError(f"{path}: expected tasks", found=found, do="Name another file.")
     train_tasks, val_tasks, test_tasks = (tuple(split.values()) for split in (train, val, held_out))
     return Splits(train_tasks, val_tasks, test_tasks, n_left_out=len(test) - len(held_out))

@@ -60,6 +60,7 @@ def _task(name: str, rng: np.random.Generator, requests: set[str]) -> Task:
     category = CATEGORIES[int(rng.integers(len(CATEGORIES)))]
     slots = RELEVANT[category]
     n_hidden = int(rng.choice(N_HIDDEN, p=N_HIDDEN_CHANCES))
+    # Sorted: details stay in the order of importance.
     hidden = sorted(int(k) for k in rng.choice(len(slots), size=n_hidden, replace=False))
     stated = [slot for k, slot in enumerate(slots) if k not in hidden]
     for _ in range(_TRIES):

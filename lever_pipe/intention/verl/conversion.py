@@ -117,7 +117,7 @@ def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
             match = STEP_LINE.fullmatch(COLOUR.sub("", line).rstrip())
             if match:
                 location = f"{path}:{number}"
-                if not line.endswith("\n"):
+                if not line.endswith("\n"):  # a number at the end may be cut off and still parse
                     raise _damaged(location, "a whole line", "the file's end in the middle of it")
                 yield int(match[1]), dict(_items(match[2], location))
 
@@ -270,10 +270,10 @@ def _notes(
     if missing := executed - len(metrics):
         yield f"{missing} of {executed} steps have no training values in the log"
     if "/acc/" in validation:
-        yield f"validation logs no reward; {validation} is taken for it"
+        yield f"validation logs no reward; {validation} is used instead"
     keys = {key for readings in steps.values() for key in readings}
     if unknown := sorted(keys - NAMES.keys() - {TOTAL, validation}):
-        yield f"{len(unknown)} keys have no counterpart here and are left out: {', '.join(unknown)}"
+        yield f"{len(unknown)} keys have no counterpart here and are omitted: {', '.join(unknown)}"
 
 
 def _finite(key: str, reading: Reading) -> float:
@@ -281,6 +281,6 @@ def _finite(key: str, reading: Reading) -> float:
         raise RecordError(
             f"{reading.location}: expected {key} to be a number below {LARGEST:g}",
             found=str(reading.value),
-            do="The run has diverged there: take its log up to the step before, or leave the run out.",
+            do="The run has diverged there: cut its log before this step, or omit the run.",
         )
     return reading.value
