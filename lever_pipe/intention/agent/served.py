@@ -159,8 +159,8 @@ class ServedPlayer(Host):
                 f"{during}: expected at most {limit:.1%} of the requests to served agent {self.agent.name!r} to fail",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_malformed} unreadable"
                 f" answers; the last problem: {self.chat.counts.last_error}",
-                do="Check that its server answers and supports tools; raise timeout_seconds or retries of its connection"
-                " in intention.execution. Or raise intention.simulator.failure_limit.",
+                do="Check that its server answers and supports tools; raise timeout_seconds or retries of its"
+                " connection in intention.execution. Or raise intention.simulator.failure_limit.",
             )
 
     def _play(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
