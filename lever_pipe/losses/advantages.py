@@ -137,7 +137,7 @@ def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """
     centred_BG = centred_advantages(rewards_BG, valid_BG)
     counts_B1 = valid_BG.sum(dim=1, keepdim=True).to(rewards_BG.dtype)
-    return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))
+    return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))  # a group of one has advantage 0 already
 
 
 @shaped

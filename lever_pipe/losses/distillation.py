@@ -50,6 +50,7 @@ def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTer
     weights_BK = targets_BK.detach().to(scores_BK.dtype)
     sums_B1 = weights_BK.sum(dim=1, keepdim=True)
     present_B = sums_B1[:, 0] > 0
+    # A divisor of 1 in rows without a target: 0 / 0 would be NaN.
     shares_BK = weights_BK / masked(sums_B1, present_B[:, None], 1.0)
     losses_B = -(shares_BK * scores_BK.log_softmax(dim=1)).sum(dim=1)
     best_B1 = scores_BK.detach().argmax(dim=1, keepdim=True)

@@ -38,7 +38,7 @@ def clipped_surrogate(
     because it leads back into the region. A = 0 never counts as clipped.
 
     Args:
-        log_ratio_BG: [B, G] log P(selection) under the policy minus log P under the behaviour policy.
+        log_ratio_BG: [B, G] log P(selection) under the policy minus log P under the behavior policy.
         advantages_BG: [B, G] A, a constant: no gradient flows to it.
         valid_BG: [B, G] bool.
         clip_epsilon: eps, the clip range below 1, greater than 0.

@@ -150,7 +150,7 @@ def ended_selections(selections_BGS: Tensor, most_B: Tensor, stop: int) -> Ended
 
     Source: this project
     """
-    goes_on_BGS = (selections_BGS != stop).cumprod(dim=-1)
+    goes_on_BGS = (selections_BGS != stop).cumprod(dim=-1)  # 1 before the first `stop`, 0 from it on
     lengths_BG = torch.minimum(goes_on_BGS.sum(dim=-1), most_B[:, None])
     steps_S = torch.arange(selections_BGS.shape[-1], device=selections_BGS.device)
     return EndedSelections(lengths_BG, steps_S < torch.minimum(lengths_BG + 1, most_B[:, None])[..., None])

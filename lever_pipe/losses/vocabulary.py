@@ -44,6 +44,7 @@ class _PickedLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, temperature: float) -> Tensor:
         """Return [B, T] in float32, or float64 for float64 logits."""
+        # The logits exist anyway; the backward pass computes the log-probabilities from them again.
         ctx.save_for_backward(logits_BTV, targets_BT)
         ctx.temperature = temperature
         picked = [

@@ -120,6 +120,7 @@ def draw_examples(options: WorldData, split: Split) -> tuple[list[Example], dict
     for picture in draw_split(options, split):
         name = image_name(split, picture.image_id)
         pixels[name] = draw_image(options, split, picture)
+        # Digests are of an image file's bytes, so encode the pixels as the file does.
         png = io.BytesIO()
         Image.fromarray(pixels[name]).save(png, format="png")
         image = {

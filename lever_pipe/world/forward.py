@@ -198,6 +198,7 @@ def _attend_slots(attn: Any, normed: Tensor, view: _SlotView) -> tuple[Tensor, T
 def _log_attention(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
     """Return the log attention [B, heads, Q, L] of the heads of the first key-value group."""
     n_heads = query.shape[1] // key.shape[1]
+    # The fused attention kernel does not return its weights, so compute them again for one group.
     scores = query[:, :n_heads] @ key[:, :1].transpose(2, 3) / query.shape[-1] ** 0.5
     return torch.log_softmax(scores.masked_fill(~mask, -1e9), dim=-1)
 

@@ -134,6 +134,7 @@ def _all_words() -> tuple[str, ...]:
     ]
     texts += [*KINDS, *COLORS, *COUNTS]
     texts += [text for relation in RELATIONS for text in (*relation.questions, *relation.answers)]
+    # Distinct words in order of appearance: token ids of the released models depend on this order.
     return tuple(dict.fromkeys(word for text in texts for word in split_words(text)))
 
 

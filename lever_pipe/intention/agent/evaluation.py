@@ -85,6 +85,7 @@ def evaluate(
     """
     evaluation = PolicyEvaluation([], [], [])
     n_sampled = config.test_samples if when.split == "test" else config.samples
+    # Greedy episodes of a task are all equal, so one suffices.
     n_each: dict[Mode, int] = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
     heated = {mode: replace(player, temperature=temperature) for mode, temperature in config.by_temperature.items()}
     if when.split == "test":

@@ -25,7 +25,7 @@ selected positions or None) -> output at every position [B, L, heads * D], or at
 
 
 def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, positions: Positions) -> Tensor:
-    """Return the normalised hidden states [n, H] of the selected positions.
+    """Return the normalized hidden states [n, H] of the selected positions.
 
     Args:
         model: causal language model of one of `FAMILIES`.

@@ -178,7 +178,7 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precis
         positions = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
         with autocast(model.device, precision):
             scored = score(model, tokens, positions, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
-        yield -scored.log_probs.sum() / n_targets
+        yield -scored.log_probs.sum() / n_targets  # of the whole batch, so that the parts add up to its mean
 
 
 def imitation_loss(model: Any, batch: Batch, *, pad_id: int) -> Tensor:
