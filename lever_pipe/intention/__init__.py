@@ -1,1 +1,1 @@
-"""Study `intention`: tasks, the environment with its simulated users, and how dialogues become tokens."""
+"""Study `intention`: tasks, environment, simulated users, dialogue codecs and the agent."""

@@ -1,4 +1,4 @@
-"""Which held-out dialogues a reader is shown beside each other: those of the reference arm and of the strongest KL."""
+"""Selection of held-out dialogues for the report, from the reference arm and the arm with the strongest KL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.intention.records import DialogueRow
 
 N_EACH, N_TASKS = 2, 6
-"""Tasks of each outcome, and of all."""
-EQUAL = 1e-9  # difference of rewards up to which they are the same
+"""Number of displayed tasks: for each outcome, and in total."""
+EQUAL = 1e-9  # largest difference of rewards that counts as equal
 NO_TRANSCRIPTS, NO_KL_ARM, NO_COMMON_SEED = "no_transcripts", "no_kl_arm", "no_common_seed"
 
 Runs = Mapping[tuple[str, int], Sequence[DialogueRow]]
@@ -19,7 +19,7 @@ Runs = Mapping[tuple[str, int], Sequence[DialogueRow]]
 
 
 class AgentSample(DialogueRow):
-    """A line of `samples.jsonl`: one held-out task as one run's policy played it greedily."""
+    """A line of `samples.jsonl`: the greedy episode of one run's policy on one held-out task."""
 
     arm: str
     seed: int
@@ -36,14 +36,19 @@ def samples_of(runs: Runs) -> list[AgentSample]:
 
 
 def dialogues(runs: Runs, arms: Sequence[AgentArm], reference: str) -> dict[str, Any]:
-    """Return six tasks with the dialogues of two arms, of the first seed that both have.
+    """Return six tasks with the dialogues of two arms, from the lowest seed that both arms have.
 
-    The other arm is that of the strongest KL beside the reference. `counts` says on how many tasks it earns more
-    (`higher`) and less (`lower`) than the reference, and as much (`equal`). Two tasks of each outcome are shown: first
-    those of the larger difference, then those whose dialogues differ, then in the order of their ids; one that hides
-    the same details of the same category as one before it in that order comes behind the others. Where an outcome has
-    fewer, the others fill up in turn. `missing` says why there is none, else it is empty. A run without transcripts is
-    empty.
+    The second arm is the one with the strongest KL, other than the reference. `counts` contains the number of tasks on
+    which it earns more (`higher`), less (`lower`) or the same (`equal`) as the reference.
+
+    Two tasks of each outcome are displayed, and further tasks of other outcomes in turn if one outcome has fewer. Tasks
+    are ordered by the larger difference, then by whether the dialogues differ, then by id. Among tasks with the same
+    category and hidden details, all but the first come last. `missing` is the reason for an empty selection, or empty.
+
+    Args:
+        runs: the dialogues of each run; none for a run without transcripts.
+        arms: all arms of the study.
+        reference: name of the reference arm.
     """
     strongest = max((arm for arm in arms if arm.kl > 0 and arm.name != reference), key=lambda arm: arm.kl, default=None)
     page: dict[str, Any] = {"reference": reference, "other": strongest and strongest.name, "counts": {}, "tasks": []}
@@ -70,12 +75,13 @@ def dialogues(runs: Runs, arms: Sequence[AgentArm], reference: str) -> dict[str,
 
 
 def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str, list[str]]:
-    """Return the tasks of each outcome, the first to be shown first."""
+    """Return the tasks of each outcome in the order of display."""
     gains = {task: _reward(right) - _reward(left) for task, (left, right) in pairs.items()}
     same = {task: left.turns == right.turns for task, (left, right) in pairs.items()}
+    # Rounding lets equal gains tie in spite of floating-point errors.
     ordered = sorted(pairs, key=lambda task: (-round(abs(gains[task]), 9), same[task], task))
     hidden = {task: (left.category, frozenset(d.text for d in left.hidden)) for task, (left, _) in pairs.items()}
-    first = {hidden[task]: task for task in reversed(ordered)}
+    first = {hidden[task]: task for task in reversed(ordered)}  # reversed: the last assignment wins
     ordered.sort(key=lambda task: first[hidden[task]] != task)
     return {
         "higher": [task for task in ordered if gains[task] > EQUAL],
@@ -85,7 +91,7 @@ def _outcomes(pairs: Mapping[str, tuple[DialogueRow, DialogueRow]]) -> dict[str,
 
 
 def _chosen(outcomes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return outcome and task of those that are shown, outcome by outcome."""
+    """Return the displayed pairs of outcome and task, grouped by outcome."""
     longest = max(map(len, outcomes.values()), default=0)
     first = [(outcome, task) for outcome, tasks in outcomes.items() for task in tasks[:N_EACH]]
     more = [(o, tasks[i]) for i in range(N_EACH, longest) for o, tasks in outcomes.items() if i < len(tasks)]

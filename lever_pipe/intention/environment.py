@@ -1,7 +1,7 @@
-"""The environment: an agent asks a user, who posted a vague request, what the request leaves open.
+"""The environment: an agent asks a simulated user about the details missing from a vague request.
 
-Protocol and reward follow IntentionGym of UserRL; its known defects are switches of `Simulator`, off by default. One
-environment is one episode at a time; it draws no random number and reads no clock unless its user is remote.
+Protocol and reward follow IntentionGym of UserRL; its published bugs are switches of `Simulator`, off by default. An
+environment runs one episode. It draws no random numbers, and reads the clock only if its user is remote.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, UserSimulator
 
 _PLAIN = ("action", "answer")
-"""Choices of the tool that a question does not show; it shows others, as published."""
+"""Choices of the tool that are not added to the question; others are, as published."""
 _DIGITS = 9
-"""Rewards are rounded to as many, so that a multiple of 0.1 is the float that prints so."""
+"""Rewards are rounded to this many decimals, so that a sum such as 0.1 + 0.2 is exactly 0.3."""
 
 
 class StepResult(NamedTuple):
-    """What one call of the tool, or one turn of the agent with all its calls, led to."""
+    """The result of one call of the tool, or of one turn of the agent with all its calls."""
 
     feedback: str
     reward: float
     done: bool
     covered: tuple[int, ...] = ()
-    """Indices into `task.missing_details` that were uncovered."""
+    """Indices into `task.missing_details` of the uncovered details."""
     failed: bool = False
-    """The user or the judge gave up; the episode ends, its reward is 0 and means nothing."""
+    """Whether the user or the judge gave up; the episode ends, and its reward of 0 has no meaning."""
     timed_out: bool = False
-    """The call took longer than a turn may; the episode ends with reward 0."""
+    """Whether the call exceeded the time limit of a turn; the episode ends with reward 0."""
 
 
 def execution_of(runtime: Runtime) -> AgentExecution:
-    """Return how the stages of this study run."""
+    """Return the execution settings of this study's stages."""
     return parse_model(AgentExecution, json.loads(runtime.agent or "{}"), source="--agent")
 
 
 def load_simulator(config: Simulator, execution: AgentExecution) -> UserSimulator:
-    """Return the simulated user that the configuration names."""
+    """Return the simulated user of the configured kind."""
     return cast("UserSimulator", plugin("intention/simulators", config.kind).load(config, execution))
 
 
 def turn_reward(importances: Sequence[int], config: Environment) -> float:
     """Return the reward of a question that uncovers details of these importances (1 to 3).
 
-    The most important detail pays; each further one costs, so that asking for everything at once does not. The
-    published "sum over turns" of an episode is the sum of these.
+    The most important detail sets the reward, and each further detail reduces it, so that a question about everything
+    does not pay. The published "sum over turns" of an episode is the sum of these rewards.
     """
     pay = 0.0
     if importances:
@@ -68,7 +68,7 @@ def turn_reward(importances: Sequence[int], config: Environment) -> float:
 
 
 def ceiling(task: Task, config: Environment) -> float:
-    """Return what an episode would give that asks for one detail a question, before any step penalty."""
+    """Return the sum of rewards for one question per detail, without the step penalty."""
     free = config.model_copy(update={"step_penalty": 0.0})
     return round(sum(turn_reward([d.importance], free) for d in task.missing_details), _DIGITS)
 
@@ -94,6 +94,7 @@ class IntentionEnv:
         self.done = False
         """Whether the episode has ended."""
         self._config = config
+        # A local user answers at once: without a clock, a slow machine cannot time out and results are reproducible.
         self._clock = clock if simulator.is_remote else (lambda: 0.0)
         self._history: list[Exchange] = []
         self._covered: list[int] = []
@@ -105,13 +106,13 @@ class IntentionEnv:
         return len(self._covered) / len(self.task.missing_details)
 
     def step(self, choice: str, content: str) -> StepResult:
-        """Put one call of the tool to the user."""
+        """Pass one call of the tool to the user and return the result."""
         self._steps += 1
         question = content.strip() if choice in _PLAIN else f"[{choice}] {content}".strip()
         started = self._clock()
         reply = self.simulator.reply(self.task, question, self._history, self._covered)
         judgement, trouble = None, self._trouble(started, ok=reply.ok)
-        if not any(trouble):
+        if not any(trouble):  # no request to the judge for a turn that already failed
             judgement = self.simulator.judge(self.task, question, self._history, self.remaining)
             trouble = self._trouble(started, ok=judgement.ok)
         if judgement is None or any(trouble):
@@ -119,6 +120,7 @@ class IntentionEnv:
             return StepResult(reply.text, 0.0, True, (), *trouble)
         hits = self._hits(judgement.indices if judgement.related else ())
         reward = turn_reward([self.task.missing_details[i].importance for i in hits], self._config)
+        # Duplicates may count for the reward (`count_duplicates`), but never for the coverage.
         covered = tuple(dict.fromkeys(hits))
         self._covered += covered
         self.remaining = tuple(i for i in self.remaining if i not in covered)
@@ -127,23 +129,23 @@ class IntentionEnv:
         return StepResult(reply.text, reward, self.done, covered)
 
     def _hits(self, positions: Iterable[int]) -> list[int]:
-        """Return the indices of the details that the judge names, repeated ones only where they count."""
+        """Return the indices of the details in a judgement, with duplicates only if the configuration counts them."""
         inside = [p for p in positions if 0 <= p < len(self.remaining)]
         if not self.simulator_config.count_duplicates:
             inside = list(dict.fromkeys(inside))
         return [self.remaining[p] for p in inside]
 
     def _trouble(self, started: float, *, ok: bool) -> tuple[bool, bool]:
-        """Return whether the user gave up, and whether the call takes longer than a turn may."""
+        """Return whether the user gave up, and whether the call exceeds the time limit of a turn."""
         failed = not ok and not self.simulator_config.silent_failures
         return failed, self._clock() - started > self._config.step_timeout_seconds
 
 
 def step_all(turns: Sequence[tuple[IntentionEnv, Sequence[ToolCall]]]) -> list[StepResult]:
-    """Execute one turn of many environments at once and return the results in their order.
+    """Execute one turn of many environments concurrently and return the results in the given order.
 
-    Calls of one turn are executed in order and their rewards summed (or the last one kept, with `last_call_only`). A
-    turn that ends the episode drops its further calls. Each environment has at least one call.
+    Calls of one turn are executed in order and their rewards summed; with `last_call_only`, only the last reward
+    counts. After the end of an episode, further calls of its turn are ignored. Each environment has at least one call.
     """
     workers = max((env.simulator.concurrency for env, _ in turns), default=1)
     return list(at_once(workers, lambda turn: _take_turn(*turn), turns))

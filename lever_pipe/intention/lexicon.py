@@ -1,4 +1,4 @@
-"""The words of the embedded world: what a user may want, and what counts for which request."""
+"""The vocabulary of the embedded world: slots, categories and the slots that matter for each category."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOTS = (
     "format",
     "deadline",
 )
-"""What a question can ask for; one word each, because synonyms made the world too hard for a small policy."""
+"""Possible subjects of a question; one word each, because synonyms made the world too hard for a small policy."""
 
 RELEVANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -32,22 +32,22 @@ RELEVANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "event": ("date", "budget", "people", "place", "style"),
     }
 )
-"""Category -> the slots that matter for it, most important first."""
+"""Category -> its relevant slots, most important first."""
 
 CATEGORIES = tuple(RELEVANT)
 IMPORTANCES: tuple[Literal[1, 2, 3], ...] = (3, 2, 2, 2, 1)
-"""Of a category's slots, in their order."""
+"""Importances of a category's slots, in the same order."""
 
 VALUES = ("low", "high", "soon", "later", "small", "large", "simple", "fancy")
 
 IRRELEVANT = "no need"
-"""The user's answer when every slot that a question names is irrelevant or was stated in the request."""
+"""The user's answer if every slot in a question is irrelevant or already stated in the request."""
 REPEATED = "asked"
-"""When every slot that it names was uncovered before."""
+"""The user's answer if every slot in the question was uncovered before."""
 NO_SLOT = "what"
-"""When it names none."""
+"""The user's answer if the question contains no slot."""
 
 
 def inquiry(*slots: str) -> str:
-    """Return the question that asks for these slots."""
+    """Return the question about these slots."""
     return "what about " + " and ".join(slots)

@@ -1,8 +1,8 @@
 """Every row of study `intention` that crosses a file boundary.
 
-A run directory, whichever engine filled it, holds `metrics.jsonl` (one `StepRow` a step), `evaluations.jsonl` (one
-`EvaluationRow` an evaluation), `episodes.jsonl` (one `EpisodeRow` an evaluated episode), `done.json` (`DoneRow`) and
-`run.json`. The report reads nothing else of a run.
+With every engine, a run directory contains `metrics.jsonl` (one `StepRow` per step), `evaluations.jsonl` (one
+`EvaluationRow` per evaluation), `episodes.jsonl` (one `EpisodeRow` per evaluated episode), `done.json` (`DoneRow`) and
+`run.json`. The report reads no other files of a run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lever_pipe.base.records import Row
 EndReason = Literal[
     "complete", "closed", "turns", "length", "context", "malformed", "timeout", "failed", "refused", "filtered", "empty"
 ]
-"""Why an episode ended: nothing remains; a turn without a call; the turn limit; a turn or context too long; a call that
-cannot be read; a turn over its time; a simulator, or the server of an agent, that gave up; a served agent's refusal; a
-content filter; a reply without text and call."""
+"""Why an episode ended: no hidden detail remains; a turn without a call; the turn limit; a turn without an end token; a
+full context; a call that cannot be read; a turn over its time limit; a failure of the simulator or of an agent's
+server; a served agent's refusal; a content filter; a reply without text and call."""
 SERVED_ENDS: tuple[EndReason, ...] = ("refused", "filtered", "empty")
-"""Ends of served agents alone. They are the agent's own: the rewards before them count."""
+"""End reasons of served agents only. The agent causes them, so the rewards before them count."""
 UNSOUND: tuple[EndReason, ...] = ("timeout", "failed")
-"""Ends that are a server's doing: the rewards before them say nothing about the policy, so that such episodes are
-counted, and neither learned from nor averaged."""
+"""End reasons that a server causes. The rewards before them are no measure of the policy, so such episodes are counted
+but excluded from training and from means."""
 Split = Literal["val", "test"]
 Mode = Annotated[str, Field(pattern=r"^(greedy|sampled(_at_[0-9.]+)?)$")]
 Checkpoint = Literal["current", "last", "best"]
@@ -39,7 +39,7 @@ class MissingDetail(Row):
 
 
 class Task(Row):
-    """A vague request with what its author did not say."""
+    """A vague request with the details that are missing from it."""
 
     id: str = Field(min_length=1)
     category: str
@@ -48,7 +48,7 @@ class Task(Row):
 
 
 class StepRow(Row):
-    """What one training step measured; `seconds_*`, rates and memory are all that two equal runs differ in."""
+    """Metrics of one training step; two equal runs differ only in `seconds_*`, rates and memory."""
 
     step: int = Field(ge=1)
     values: dict[str, float]
@@ -63,7 +63,7 @@ class EvaluationRow(Row):
     checkpoint: Checkpoint = "current"
     n_tasks: int = Field(ge=1)
     n_samples: int = Field(ge=1)
-    values: dict[str, float]  # means over tasks, each of its sound episodes; `tasks_lost` have none and are left out
+    values: dict[str, float]  # means over tasks of means over sound episodes; `tasks_lost` counts tasks without any
 
 
 class EpisodeRow(Row):
@@ -75,14 +75,14 @@ class EpisodeRow(Row):
     checkpoint: Checkpoint = "current"
     task_id: str
     sample: int = Field(ge=0)
-    rewards: tuple[float, ...]  # one a turn, a closing turn included with 0
-    ceiling: float = Field(gt=0)  # what one detail a question would give
+    rewards: tuple[float, ...]  # one per turn, with 0 for a closing turn
+    ceiling: float = Field(gt=0)  # the sum of rewards for one question per detail
     end: EndReason
     n_agent_tokens: int = Field(ge=0)
 
 
 class HiddenDetail(Row):
-    """What a user did not say, as a transcript tells it."""
+    """A hidden detail in a transcript."""
 
     text: str
     importance: Literal[1, 2, 3]
@@ -96,12 +96,12 @@ class DialogueCall(Row):
 
 
 class DialogueTurn(Row):
-    """What an agent said and what came of it."""
+    """One turn of an agent with its result."""
 
-    text: str  # beside its calls: thoughts, closing words, or all of a turn that cannot be read
+    text: str  # without the calls: thoughts, closing words, or the whole text of a turn that cannot be read
     calls: tuple[DialogueCall, ...]
     reply: str  # empty where the turn was not executed
-    uncovered: tuple[int, ...]  # places of the hidden details that the turn uncovered
+    uncovered: tuple[int, ...]  # indices of the hidden details that the turn uncovered
 
 
 class DialogueRow(EpisodeRow):
@@ -114,7 +114,7 @@ class DialogueRow(EpisodeRow):
 
 
 class DoneRow(Row):
-    """How far a run came; planned and executed steps are two numbers on purpose."""
+    """The state of a run at its end; a run may execute fewer steps than planned."""
 
     arm: str
     seed: int
@@ -123,6 +123,7 @@ class DoneRow(Row):
     executed_steps: int
     reason: Literal["finished", "stopped early", "log ended"]
     best_step: int = Field(ge=0)
-    """Of the validation value that the arm stops by, else the sampled reward; ties: the first."""
+    """Step of the best validation value: of the metric that the arm stops by, or of the sampled reward; ties: the
+    first."""
     n_parameters: int = Field(ge=0)  # 0 where unknown
-    version: str = ""  # whose metric definitions the numbers follow, where they are not ours
+    version: str = ""  # the foreign trainer's version that defines the metrics; empty for this project's definitions

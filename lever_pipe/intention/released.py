@@ -1,6 +1,6 @@
-"""A released agent: loaded from its folder alone, it plays tasks as it did when it was evaluated.
+"""A released agent: its folder is sufficient to play tasks exactly as in the agent's evaluation.
 
-`lever-pipe release` writes the folder, whose model any library loads that knows its architecture.
+`lever-pipe release` writes the folder. Any library that supports the architecture can load its model.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ SETTINGS, TASKS = "agent.json", "tasks.jsonl"
 
 
 class ReleasedAgent(Section):
-    """All that `agent.json` of a released agent says."""
+    """Contents of `agent.json` in the folder of a released agent."""
 
     policy: str
     lineage: str
-    """Digest of all that the agent and its scores were made from."""
+    """Digest of all inputs of the agent and of its scores."""
     checkpoint: Literal["last", "best"]
     step: int
-    """Of training."""
+    """Training step of the checkpoint."""
     evaluation: EvaluateAgentConfig
 
 
 class Agent:
-    """An agent that plays against its user; `execution` says where that is, if it is a server.
+    """An agent with its simulated user; `execution` contains the connection of a user behind a server.
 
-    `tasks` are those that it was held against.
+    `tasks` are the tasks of its evaluation.
 
     Raises:
         CheckpointError: no readable model or dialogue format.
         RecordError: a file is missing or malformed.
-        ServerError: its user cannot be asked.
+        ServerError: the user cannot be reached.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Agent:
         self._player = load_player(folder, self.settings.evaluation, execution, torch.device(device))
 
     def play(self, tasks: Sequence[Task]) -> PolicyEvaluation:
-        """Return greedy episodes with their transcripts, and sampled ones, as the evaluation has them.
+        """Return greedy episodes with their transcripts and sampled episodes, with the settings of the evaluation.
 
         Raises:
             TrainingError: too many of the user's replies failed.

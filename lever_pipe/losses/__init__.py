@@ -1,1 +1,1 @@
-"""Losses as functions of tensors: formula, shapes and source in every docstring; no state."""
+"""Losses as stateless functions of tensors; every docstring contains formula, shapes and source."""

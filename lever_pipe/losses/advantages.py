@@ -1,8 +1,9 @@
-"""From the rewards of a group to advantages.
+"""Advantages from the rewards of a group.
 
-The published three steps: z-score over all selections of a query, keep the k best, standardise again over the kept
-ones. Selections that the policy has drawn itself are all kept, and `group_advantages` or one of the last three
-functions is enough; how the gradient that each gives relates to that of the expected reward stands with it.
+The published method has three steps: standardize the rewards of all selections of a query, select the k best, and
+standardize again over these. For samples of the policy itself, all selections stay, and a single function suffices:
+`group_advantages` or one of the last three. Their docstrings compare the resulting gradient with the gradient of the
+expected reward.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from lever_pipe.losses.reduction import (
 )
 
 _SMALLEST_STD = 1e-12
-"""Below it the published code hands the raw rewards on instead of z-scores."""
+"""Standard deviation below which the published code uses the raw rewards instead of z-scores."""
 
 
 class TopSelections(NamedTuple):
-    """The kept selections of every query."""
+    """The k best selections of every query."""
 
     indices: Tensor
     """[B, k] int64, positions in the group, best first."""
@@ -36,7 +37,7 @@ class TopSelections(NamedTuple):
 
 @shaped
 def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) -> Tensor:
-    """Return the standardised rewards of each query, [B, G]; 0 at padding.
+    """Return the standardized rewards of each query, [B, G]; 0 at padding.
 
     z = clamp((R - mean) / std, -clamp, clamp),  std unbiased over all valid selections;
     z = R where std <= 1e-12 (all rewards equal, or a group of one), not clamped.
@@ -57,14 +58,14 @@ def published_z_scores(rewards_BG: Tensor, valid_BG: Tensor, *, clamp: float) ->
 def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> TopSelections:
     """Return the k best selections of each query, best first.
 
-    Ties keep the stored order: of equal rewards the earlier selection comes first. Three reward
-    levels make ties the rule, so this decides which selections are trained on. With fewer than k
-    selections in the widest group, k is that width.
+    The sort is stable: among equal rewards, the earlier selection is first. With only three reward levels, most
+    rewards tie, so the stored order decides which selections are trained on. If the widest group has fewer than k
+    selections, k is that width.
 
     Args:
-        z_BG: [B, G] standardised rewards (any monotone recoding gives the same choice).
-        valid_BG: [B, G] bool; padding comes last and stays invalid.
-        k: selections to keep, at least 1.
+        z_BG: [B, G] standardized rewards (any monotone transformation selects the same).
+        valid_BG: [B, G] bool; padding is last and stays invalid.
+        k: number of selections, at least 1.
 
     Raises:
         ValueError: k is less than 1.
@@ -80,17 +81,17 @@ def top_k_by_reward(z_BG: Tensor, valid_BG: Tensor, k: int) -> TopSelections:
 
 @shaped
 def group_advantages(z_BG: Tensor, valid_BG: Tensor, *, std_floor: float, clamp: float) -> Tensor:
-    """Return the advantages of the kept selections, [B, G]; 0 at padding.
+    """Return the advantages of the selections, [B, G]; 0 at padding.
 
-    A = clamp((z - mean) / max(std, std_floor), -clamp, clamp),  std unbiased over the kept ones.
+    A = clamp((z - mean) / max(std, std_floor), -clamp, clamp),  std unbiased over the valid selections.
 
-    Exactly 0 throughout a group whose rewards are all equal, and for a group of one. Without the
-    floor and the clamp at work, mean A = 0 and std A = 1 in every group that has a spread.
+    Exactly 0 for all selections of a group with equal rewards, and for a group of one. If neither the
+    floor nor the clamp applies, mean A = 0 and std A = 1 in every group with unequal rewards.
 
     Args:
-        z_BG: [B, G] standardised rewards of the kept selections.
+        z_BG: [B, G] standardized rewards of the selections.
         valid_BG: [B, G] bool.
-        std_floor: lower bound on the divisor, so that nearly equal rewards stay small.
+        std_floor: lower bound on the divisor, so that advantages of nearly equal rewards stay small.
         clamp: bound on |A|.
 
     Source: Shao 2024 (GRPO)
@@ -102,9 +103,10 @@ def group_advantages(z_BG: Tensor, valid_BG: Tensor, *, std_floor: float, clamp:
 def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return R - mean over the query's valid selections, [B, G]; 0 at padding.
 
-    No division by the spread: a query of nearly equal rewards moves the policy little. A reward is part of the mean
-    it is held against, so over draws of the policy the gradient is (n - 1) / n times that of the expected reward,
-    n being the number of draws: the direction is right. Exactly 0 throughout a group without spread or of one.
+    Without a division by the standard deviation, a query with nearly equal rewards changes the policy little. Each
+    reward is part of its own baseline. Over samples of the policy, the expected gradient is therefore (n - 1) / n times
+    the gradient of the expected reward, for n samples: its direction is correct. Exactly 0 for all selections of a
+    group with equal rewards, and for a group of one.
 
     Args:
         rewards_BG: [B, G] rewards.
@@ -113,6 +115,7 @@ def centred_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     Source: Liu 2025 (Dr. GRPO)
     """
     centred_BG = rewards_BG - group_means(rewards_BG, valid_BG)[:, None]
+    # The mean of equal floats can differ from them by a rounding error, which must not become a signal.
     return masked(centred_BG, valid_BG & group_has_spread(rewards_BG, valid_BG)[:, None])
 
 
@@ -121,8 +124,9 @@ def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
     A_i = R_i - sum_(j != i) R_j / (n - 1) = (R_i - mean) n / (n - 1)
 
-    The baseline of a draw does not depend on that draw, so over draws of the policy the gradient is that of the
-    expected reward, without bias. Exactly 0 throughout a group without spread or of one.
+    The baseline of a sample does not depend on that sample. Over samples of the policy, the gradient is therefore an
+    unbiased estimate of the gradient of the expected reward. Exactly 0 for all selections of a group with equal
+    rewards, and for a group of one.
 
     Args:
         rewards_BG: [B, G] rewards.
@@ -133,16 +137,16 @@ def leave_one_out_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """
     centred_BG = centred_advantages(rewards_BG, valid_BG)
     counts_B1 = valid_BG.sum(dim=1, keepdim=True).to(rewards_BG.dtype)
-    return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))
+    return centred_BG * (counts_B1 / (counts_B1 - 1).clamp(min=1))  # a group of one has advantage 0 already
 
 
 @shaped
 def batch_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return R - mean of all valid rewards of the batch's other queries, [B, G]; 0 at padding.
 
-    The baseline knows nothing of the query itself: no bias, but how hard the query is stays in the advantage as
-    noise, and a group without spread still moves the policy. A query without others is held against 0, which keeps
-    the expected gradient. Exactly 0 throughout a batch of several queries whose rewards are all equal.
+    The baseline does not depend on the query itself. It adds no bias, but the query's difficulty remains in the
+    advantage as noise, and a group with equal rewards still changes the policy. For a single query, the baseline is 0,
+    which has the same expected gradient. Exactly 0 for a batch of several queries with equal rewards.
 
     Args:
         rewards_BG: [B, G] rewards.
@@ -154,7 +158,7 @@ def batch_advantages(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     counts_B = valid_BG.sum(dim=1)
     other_counts_B = counts_B.sum() - counts_B
     baselines_B = (sums_B.sum() - sums_B) / other_counts_B.clamp(min=1).to(rewards_BG.dtype)
-    # The mean of equal floats is often off by a rounding, which would count as a signal.
+    # The mean of equal floats often has a rounding error, which would count as a signal.
     differ = group_has_spread(rewards_BG.reshape(1, -1), valid_BG.reshape(1, -1))
     meaningful_BG = valid_BG & (differ | (other_counts_B == 0))[:, None]
     return masked(rewards_BG - baselines_B[:, None], meaningful_BG)

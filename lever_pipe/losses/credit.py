@@ -1,8 +1,8 @@
-"""From the turn rewards of episodes to one advantage a token.
+"""Advantages of tokens from the turn rewards of episodes.
 
 P  tasks of a step          N  episodes of a task (a group)          B  episodes          T  token positions
 
-A trajectory score orders the episodes of a group, a turn credit spreads an episode's advantage over its turns.
+Episodes of a group are compared by a trajectory score. Turn credits distribute an episode's advantage over its turns.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ TurnCredit = Literal["equalized", "r2g", "em"]
 SMALLEST_DEVIATION = 1e-6
 """Added to a group's standard deviation, as published."""
 _SCORE_DECIMALS = 12
-"""Rewards are decimals: two ways to one score must tie, which the rounding errors of a sum would prevent."""
+"""Decimals of a score: equal sums of decimal rewards must tie in spite of floating-point errors."""
 _PUBLISHED_DECIMALS = 4
 
 
 def trajectory_score(rewards: Sequence[float], kind: TrajectoryScore, gamma: float) -> float:
-    """Return what an episode is compared by within its group.
+    """Return the score of an episode for comparison within its group.
 
-    sum: sum_t r_t;  mean: sum_t r_t / T;  r2g: sum_t gamma^t r_t, the first turn being t = 0
+    sum: sum_t r_t;  mean: sum_t r_t / T;  r2g: sum_t gamma^t r_t, with t = 0 for the first turn
 
-    `mean` is what the published code calls "Sum", rounded to 4 decimals as there. It falls when a further turn earns
-    less than the mean so far, whereas validation counts the sum. 0 for an episode without turns.
+    `mean` is called "Sum" in the published code and rounded to 4 decimals as there. It decreases with a further turn
+    whose reward is below the mean so far, although validation measures the sum. 0 for an episode without turns.
 
     Args:
-        rewards: r, one a turn, a closing turn included with 0.
-        kind: which of the three.
-        gamma: discount a turn; `r2g` only.
+        rewards: r, one per turn, with 0 for a closing turn.
+        kind: one of the three scores.
+        gamma: discount per turn; `r2g` only.
 
     Source: UserRL published code
     """
@@ -58,12 +58,12 @@ def turn_credits(rewards: Sequence[float], kind: TurnCredit, gamma: float) -> li
 
     equalized: 1;  r2g: sum_(u >= t) gamma^(u - t) r_u;  em: 1/2 + (1 - e^(-2 r_t)) / (1 - e^-2) / 2
 
-    `em` runs from 1/2 at reward 0 to 1 at reward 1. `r2g` is 0 throughout an episode without any reward.
+    `em` increases from 1/2 at reward 0 to 1 at reward 1. `r2g` is 0 for all turns of an episode without rewards.
 
     Args:
-        rewards: r, one a turn.
-        kind: which of the three.
-        gamma: discount a turn; `r2g` only.
+        rewards: r, one per turn.
+        kind: one of the three credits.
+        gamma: discount per turn; `r2g` only.
 
     Source: UserRL published code
     """
@@ -87,9 +87,9 @@ def _rewards_to_go(rewards: Sequence[float], gamma: float) -> list[float]:
 
 
 def groups_without_spread(scores_PN: Tensor) -> Tensor:
-    """Return whether the scores of a task's episodes are all equal, bool [P]: no policy gradient comes from it.
+    """Return whether all scores of a task's episodes are equal, bool [P]; such a task has no policy gradient.
 
-    Compared exactly. False for groups of one, which are not compared with anything (`episode_z_scores`).
+    The comparison is exact. False for groups of one, which keep their score (`episode_z_scores`).
 
     Args:
         scores_PN: [P, N] trajectory scores.
@@ -106,11 +106,12 @@ def groups_without_spread(scores_PN: Tensor) -> Tensor:
 
 
 def episode_z_scores(scores_PN: Tensor) -> Tensor:
-    """Return the standardised scores of each task's episodes, float64 [P, N].
+    """Return the standardized scores of each task's episodes, float64 [P, N].
 
     Z = (S - mean) / (sd + 1e-6),  sd with divisor N - 1;  Z = S / (1 + 1e-6) for groups of one, as published
 
-    Exactly 0 throughout a group whose scores are all equal: the deviation of equal floats is often a rounding error.
+    Exactly 0 for all episodes of a group with equal scores, although the standard deviation of equal floats is often a
+    rounding error above 0.
 
     Args:
         scores_PN: [P, N] trajectory scores S.
@@ -128,11 +129,11 @@ def episode_z_scores(scores_PN: Tensor) -> Tensor:
 
 
 def centred_scores(scores_PN: Tensor) -> Tensor:
-    """Return the scores of each task's episodes minus their mean, float64 [P, N]: advantages without a deviation.
+    """Return the scores of each task's episodes minus their mean, float64 [P, N]; not divided by the deviation.
 
     Z = S - mean;  Z = S for groups of one, as `episode_z_scores`
 
-    A group of nearly equal scores moves the policy little. Exactly 0 throughout a group whose scores are all equal.
+    A group with nearly equal scores changes the policy little. Exactly 0 for all episodes of a group with equal scores.
 
     Args:
         scores_PN: [P, N] trajectory scores S.
@@ -148,16 +149,16 @@ def centred_scores(scores_PN: Tensor) -> Tensor:
 
 
 def kl_rewards(divergences_PN: Tensor) -> Tensor:
-    """Return what the KL as a reward adds to an episode's advantage, before weighting, float64 [P, N].
+    """Return the advantage of each episode from the KL as a reward, before weighting, float64 [P, N].
 
     R_i = -(K_i - mean of the other episodes' K),  K = sum over the episode's tokens of log policy - log reference
 
-    Added to every token's advantage it stays outside the standardisation, so its weight means the same whatever the
-    rewards do. Over draws of the policy sum_j R grad log p_j has as its mean the negated gradient of KL(policy ||
-    reference) of whole episodes: no bias. 0 for a group of one.
+    It is added to the advantage of every token after standardization, so the meaning of its weight does not depend on
+    the rewards. Over samples of the policy, the mean of sum_j R grad log p_j is the negated gradient of KL(policy ||
+    reference) of whole episodes, without bias. 0 for a group of one.
 
     Args:
-        divergences_PN: [P, N] K, under the policy that drew the episodes.
+        divergences_PN: [P, N] K, under the policy that sampled the episodes.
 
     Raises:
         ValueError: a K is not finite.
@@ -182,16 +183,16 @@ def token_advantages(z_B: Tensor, credits_by_turn: Sequence[Sequence[float]], tu
 
     A_j = Z a_j n / sum_i a_i,  a_j = credit of the turn of token j,  n = number of tokens with a_j != 0
 
-    The mean of A over the tokens of an episode that carry credit is Z. Equal credits of 1 give Z itself, bit for bit:
-    plain GRPO. An episode whose credits sum to 0 gets 0 throughout, whatever its Z.
+    The mean of A over the tokens of an episode with credit is Z. With all credits 1, A is exactly Z, as in plain GRPO.
+    If the credits of an episode sum to 0, A is 0 for all its tokens, independent of Z.
 
     Args:
-        z_B: [B] standardised scores of the episodes.
-        credits_by_turn: B lists with one credit a turn.
+        z_B: [B] standardized scores of the episodes.
+        credits_by_turn: B lists with one credit per turn.
         turn_BT: [B, T] turn of each agent token, counted from 0; -1 elsewhere (int64).
 
     Raises:
-        ValueError: a token belongs to a turn that has no credit.
+        ValueError: a token belongs to a turn without a credit.
 
     Source: UserRL published code
     """
@@ -200,18 +201,18 @@ def token_advantages(z_B: Tensor, credits_by_turn: Sequence[Sequence[float]], tu
     weights_BT = _credit_of_each_token(credits_by_turn, turn_BT).to(z_B)
     sums_B = weights_BT.sum(dim=1)
     earning_B = sums_B != 0
-    # The quotient comes first: n / n is exactly 1, which a product by Z in between would spoil.
+    # Divide before multiplying by Z: n / n is exactly 1, so that credits of 1 give exactly Z.
     scales_B = weights_BT.count_nonzero(dim=1) / masked(sums_B, earning_B, 1.0)
     return weights_BT * masked(scales_B * z_B, earning_B)[:, None]
 
 
 def _credit_of_each_token(credits_by_turn: Sequence[Sequence[float]], turn_BT: Tensor) -> Tensor:
-    """Return float64 [B, T] on the device of `turn_BT`, 0 where the turn is -1."""
+    """Return the credit of each token, float64 [B, T] on the device of `turn_BT`; 0 for turn -1."""
     n_turns_B1 = torch.tensor([[len(row)] for row in credits_by_turn], device=turn_BT.device)
     strangers = turn_BT[(turn_BT < -1) | (turn_BT >= n_turns_B1)].tolist()
     if strangers:
-        raise ValueError(f"turn_BT must hold -1 or a turn that has a credit, got {sorted(set(strangers))}")
+        raise ValueError(f"turn_BT must contain -1 or a turn that has a credit, got {sorted(set(strangers))}")
     width = max(map(len, credits_by_turn), default=0)
-    padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_by_turn]  # column 0 serves turn -1
+    padded = [[0.0, *row, *[0.0] * (width - len(row))] for row in credits_by_turn]  # column 0 is for turn -1
     table = torch.tensor(padded, dtype=torch.float64, device=turn_BT.device)
     return table.gather(1, turn_BT + 1)

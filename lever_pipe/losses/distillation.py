@@ -1,4 +1,4 @@
-"""Supervised learning of the first pick from weights over the pool, such as which candidates are known to be best."""
+"""Supervised learning of the first pick from weights over the pool, such as equal weights of the best candidates."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lever_pipe.losses.reduction import masked
 
 @dataclass(frozen=True, slots=True)
 class DistillationTerms:
-    """Scalars of one step, means over the queries that have a target (0 without any); only `total` has a gradient."""
+    """Scalars of one step, means over the queries with a target (0 without any); only `total` has a gradient."""
 
     total: Tensor
-    """[] cross-entropy of the first pick to the target, nats a query."""
+    """[] cross-entropy of the first pick to the target, nats per query."""
     target_entropy: Tensor
-    """[] entropy of the target, nats: the floor of `total`."""
+    """[] entropy of the target, nats: the lower bound of `total`."""
     agreement: Tensor
-    """[] share of queries whose highest score is at a candidate of the target."""
+    """[] share of queries whose highest score belongs to a candidate of the target."""
     gradient_share: Tensor
-    """[] share of all queries that have a target; the rest is left out."""
+    """[] share of all queries that have a target; the others are omitted from the means."""
 
 
 @shaped
@@ -31,13 +31,14 @@ def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTer
 
     t = targets / sum of the row;  L_q = - sum_k t_k ln softmax(scores)_k;  total = mean_q L_q
 
-    A row of zeros, a pool without any good candidate, is left out of every mean and counted. For a static ranking the
-    first pick is the whole policy: candidates of equal weight that come first serve every number of shots.
+    A row of zeros, for a pool without any good candidate, is omitted from every mean except `gradient_share`. In a
+    static ranking, the first pick determines the whole policy: if candidates of equal weight rank first, the ranking
+    is right for every number of shots.
 
     Args:
         scores_BK: [B, K] logits of the pool, already divided by the temperature.
-        targets_BK: [B, K] weights, finite and at least 0; 1 at the best candidates and 0 elsewhere for the uniform
-            distribution over them. A constant: no gradient flows to it.
+        targets_BK: [B, K] weights, finite and at least 0. Weights of 1 at the best candidates and 0 elsewhere give the
+            uniform distribution over the best. A constant: no gradient flows to it.
 
     Raises:
         ValueError: a weight is negative or not finite.
@@ -49,6 +50,7 @@ def distillation_terms(scores_BK: Tensor, targets_BK: Tensor) -> DistillationTer
     weights_BK = targets_BK.detach().to(scores_BK.dtype)
     sums_B1 = weights_BK.sum(dim=1, keepdim=True)
     present_B = sums_B1[:, 0] > 0
+    # A divisor of 1 in rows without a target: 0 / 0 would be NaN.
     shares_BK = weights_BK / masked(sums_B1, present_B[:, None], 1.0)
     losses_B = -(shares_BK * scores_BK.log_softmax(dim=1)).sum(dim=1)
     best_B1 = scores_BK.detach().argmax(dim=1, keepdim=True)

@@ -1,7 +1,7 @@
 """Policy-gradient losses over groups of selections, one log-probability per whole selection.
 
-`grpo_terms` is the published objective on stored selections, `on_policy_terms` that on selections which the policy has
-drawn itself. Both are a surrogate, whose gradient is that of a policy, plus a weighted distance from the reference.
+`grpo_terms` is the published objective on stored selections. `on_policy_terms` is the objective on samples of the
+policy itself. Both are the sum of a policy-gradient surrogate and a weighted distance from the reference.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from lever_pipe.losses.reduction import group_standard_deviations, masked, mean_
 
 @dataclass(frozen=True, slots=True)
 class SurrogateTerms:
-    """The clipped surrogate and how often its clip cuts the gradient."""
+    """The clipped surrogate and the share of clipped selections."""
 
     loss: Tensor
     """[] lower is better."""
     clip_fraction: Tensor
-    """[] share of valid selections whose gradient is cut, in [0, 1], detached."""
+    """[] share of valid selections without gradient because of the clip, in [0, 1], detached."""
 
 
 def clipped_surrogate(
     log_ratio_BG: Tensor, advantages_BG: Tensor, valid_BG: Tensor, clip_epsilon: float, clip_high: float | None = None
 ) -> SurrogateTerms:
-    """Return the negated clipped objective, and the share of selections that the clip silences.
+    """Return the negated clipped objective, and the share of selections without gradient because of the clip.
 
     loss = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = exp(log_ratio_BG)
 
-    A selection is clipped when the clipped branch is strictly the smaller: rho > 1 + high with
-    A > 0, or rho < 1 - eps with A < 0. The other two far sides keep their gradient, which leads
-    back into the trust region. A = 0 never counts as clipped.
+    A selection is clipped if the clipped branch is strictly smaller: rho > 1 + high with A > 0, or
+    rho < 1 - eps with A < 0. In the other two cases outside the trust region the gradient remains,
+    because it leads back into the region. A = 0 never counts as clipped.
 
     Args:
-        log_ratio_BG: [B, G] log P(selection) under the policy minus that under the behaviour.
+        log_ratio_BG: [B, G] log P(selection) under the policy minus log P under the behavior policy.
         advantages_BG: [B, G] A, a constant: no gradient flows to it.
         valid_BG: [B, G] bool.
-        clip_epsilon: how far rho may fall below 1, greater than 0.
-        clip_high: how far it may rise above 1; None for equally far.
+        clip_epsilon: eps, the clip range below 1, greater than 0.
+        clip_high: high, the clip range above 1; None for eps.
 
     Source: Schulman 2017 (PPO)
     Source: Yu 2025 (DAPO, clip-higher)
@@ -65,8 +65,8 @@ def score_function_surrogate(log_probs_BG: Tensor, advantages_BG: Tensor, valid_
 
     loss = - mean_query mean_valid A log P
 
-    Its value is no measure of progress. No ratio corrects for draws of another policy: its gradient is that of the
-    expected reward on draws of this policy alone.
+    Its value does not measure progress. There is no importance ratio: the gradient estimates the gradient of the
+    expected reward only on samples of this policy.
 
     Args:
         log_probs_BG: [B, G] log P(selection) under the policy.
@@ -80,30 +80,30 @@ def score_function_surrogate(log_probs_BG: Tensor, advantages_BG: Tensor, valid_
 
 @dataclass(frozen=True, slots=True)
 class PolicyTerms:
-    """Scalars of one step; `total = policy + kl_beta * penalty`, only these three have gradients.
+    """Scalars of one step; `total = policy + kl_beta * penalty`, and only these three have gradients.
 
-    Means are over a query's valid selections, then over queries: for `policy` over those that its surrogate counts, for
-    all others over every query with a valid selection. `clip_fraction` counts all selections alike.
+    Means are over a query's valid selections, then over queries. `policy` is a mean over the queries of its surrogate;
+    all others are means over every query with a valid selection. `clip_fraction` weights all selections equally.
     """
 
     policy: Tensor
     """Surrogate; lower is better."""
     penalty: Tensor
-    """Mean distance from the reference, nats a selection, before weighting."""
+    """Mean distance from the reference, nats per selection, before weighting."""
     total: Tensor
-    """What is minimised."""
+    """The loss to minimize."""
     mean_ratio: Tensor
     """Mean of policy / behaviour; 1 before the first step on a batch."""
     clip_fraction: Tensor
-    """Share of valid selections whose gradient the clip cuts; 0 without a clip."""
+    """Share of valid selections without gradient because of the clip; 0 without a clip."""
     mean_advantage: Tensor
-    """0 by construction for advantages within the group, unless one is clamped."""
+    """0 by construction for group-relative advantages, unless one is clamped."""
     std_advantage: Tensor
     """Mean over queries of the unbiased standard deviation of A within the group."""
     max_advantage: Tensor
     """Mean over queries of the largest |A| of the group."""
     gradient_share: Tensor
-    """Share of queries with any non-zero advantage: the only ones that move the policy term."""
+    """Share of queries with a non-zero advantage: only these contribute to the gradient of the policy term."""
 
 
 def policy_terms(
@@ -115,12 +115,12 @@ def policy_terms(
     valid_BG: Tensor,
     kl_beta: float,
 ) -> PolicyTerms:
-    """Return the loss of a batch of groups and what there is to know about it.
+    """Return the loss of a batch of groups and its statistics.
 
     total = policy + kl_beta * penalty
 
     Args:
-        surrogate: the policy term, [], and the share that its clip cuts.
+        surrogate: the policy term, [], and the share of clipped selections.
         penalty: [] the distance from the reference.
         log_ratio_BG: [B, G] log of policy / behaviour, 0 where invalid.
         advantages_BG: [B, G] A, a constant, 0 where invalid.
@@ -153,21 +153,21 @@ def grpo_terms(
     clip_epsilon: float,
     kl_beta: float,
 ) -> PolicyTerms:
-    """Return the loss of a batch of stored groups and what there is to know about it.
+    """Return the loss of a batch of stored groups and its statistics.
 
     policy  = - mean_query mean_valid min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = policy / reference
     penalty =   mean_query mean_valid (rho - 1 - ln rho)
     total   = policy + kl_beta * penalty
 
-    As published the behaviour is taken to be the reference, although the stored selections come from elsewhere: there
-    is no importance correction, and the penalty, 0 at identity, estimates neither direction of the KL. It would
-    estimate KL(reference || policy) on selections drawn from the reference.
+    As published, the reference replaces the behavior policy in the ratio, although other generators produced the stored
+    selections. There is therefore no importance correction, and the penalty, although 0 if policy and reference are
+    equal, estimates neither direction of the KL. It would estimate KL(reference || policy) on samples of the reference.
 
     Args:
         log_probs_BG: [B, G] log P(selection) under the trained policy.
         reference_log_probs_BG: [B, G] the same under the frozen reference; no gradient flows to it.
         advantages_BG: [B, G] A, a constant (`losses/advantages.py`).
-        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
+        valid_BG: [B, G] bool; a query without valid selections is omitted from every mean.
         clip_epsilon: half-width of the trust region.
         kl_beta: weight of the penalty, at least 0.
 
@@ -194,26 +194,26 @@ def on_policy_terms(
     clip_high: float | None = None,
     kl_beta: float,
 ) -> PolicyTerms:
-    """Return the loss of a batch of drawn groups and what there is to know about it.
+    """Return the loss of a batch of sampled groups and its statistics.
 
     policy  = - mean_moving mean_valid min(rho A, clip(rho, 1 - eps, 1 + high) A),  rho = policy / behaviour
     policy  = - mean_moving mean_valid A ln P                                      without a clip
     penalty =   mean_query mean_valid D
     total   = policy + kl_beta * penalty
 
-    A query whose advantages are all 0 is skipped: it is left out of the mean of the policy term, which therefore
-    does not shrink as more queries are solved, and stays in the penalty. Per batch the policy gradient is that of the
-    mean over all queries divided by `gradient_share`.
+    `mean_moving` is over queries with a non-zero advantage. Other queries count only in the penalty, so that the policy
+    term does not shrink as more queries are solved. The policy gradient of a batch equals the gradient of the mean over
+    all queries divided by `gradient_share`.
 
     Args:
         log_probs_BG: [B, G] log P(selection) under the trained policy.
-        behaviour_log_probs_BG: [B, G] the same under the policy that drew the selections; no gradient flows to it.
+        behaviour_log_probs_BG: [B, G] the same under the policy that sampled the selections; no gradient flows to it.
         advantages_BG: [B, G] A, a constant (`losses/advantages.py`).
         divergences_BG: [B, G] D of the trained policy from the reference (`losses.kl.selection_divergence`, or
             `losses.kl.divergence_of_draws`).
-        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
-        clip_epsilon: how far rho may fall below 1, greater than 0; None for the plain score-function surrogate.
-        clip_high: how far it may rise above 1; None for equally far.
+        valid_BG: [B, G] bool; a query without valid selections is omitted from every mean.
+        clip_epsilon: eps, the clip range below 1, greater than 0; None for the plain score-function surrogate.
+        clip_high: high, the clip range above 1; None for eps.
         kl_beta: weight of the penalty, at least 0.
 
     Source: Shao 2024 (GRPO)
@@ -227,6 +227,7 @@ def on_policy_terms(
         surrogate = SurrogateTerms(loss=loss, clip_fraction=loss.new_zeros(()))
     else:
         surrogate = clipped_surrogate(log_ratio_BG, advantages_BG, moving_BG, clip_epsilon, clip_high)
+    # The surrogate's share is of the moving queries; report it relative to all valid selections.
     surrogate = replace(
         surrogate, clip_fraction=surrogate.clip_fraction * moving_BG.sum() / valid_BG.sum().clamp(min=1)
     )

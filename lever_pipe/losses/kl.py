@@ -1,9 +1,9 @@
 """Distances between two policies: single-sample estimators, and the exact sum.
 
-An estimator estimates KL(q || p) when its samples come from q. Here the log ratio is
-log(policy / reference), so `k1` and `k3` estimate KL(reference || policy) on selections
-drawn from the reference. Stored selections mix generators and are filtered by reward: over them
-the mean of k3 is a penalty that keeps the policy near the reference, and no divergence.
+The estimators estimate KL(q || p) on samples of q. With the log ratio log(policy / reference), `k1` and `k3`
+estimate KL(reference || policy) on samples of the reference. Stored selections are from several generators and
+filtered by reward. On these, the mean of k3 is a penalty that keeps the policy near the reference, but not a
+divergence.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lever_pipe.losses.advantages import leave_one_out_advantages
 from lever_pipe.losses.reduction import masked
 
 KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
-"""How KL(policy || reference) pulls on a policy by its own draws: by the gradient of a loss, or as part of a reward."""
+"""Form of KL(policy || reference) on samples of the policy: a loss with a gradient, or a part of the reward."""
 
 
 def k1(log_ratio: Tensor) -> Tensor:
-    """Return -log r of each element, r = p/q: unbiased for KL(q || p) on draws from q; signed.
+    """Return -log r of each element, r = p/q: an unbiased estimate of KL(q || p) on samples of q; signed.
 
     Args:
         log_ratio: log p - log q, any shape, nats.
@@ -33,10 +33,11 @@ def k1(log_ratio: Tensor) -> Tensor:
 
 
 def k2(log_ratio: Tensor) -> Tensor:
-    """Return (log r)^2 / 2 of each element, r = p/q: biased for KL(q || p), symmetric, at least 0.
+    """Return (log r)^2 / 2 of each element, r = p/q: a biased estimate of KL(q || p), symmetric, at least 0.
 
-    On draws from q its gradient by the parameters of q is (log q - log p) grad log q, whose mean is the gradient of
-    KL(q || p). That of k3 is (1 - r) grad log q, whose mean is the gradient of KL(p || q), the other direction.
+    On samples of q, its gradient in the parameters of q is (log q - log p) grad log q, with the gradient of KL(q || p)
+    as its mean. The gradient of k3 is (1 - r) grad log q, with the gradient of KL(p || q) as its mean, the other
+    direction.
 
     Args:
         log_ratio: log p - log q, any shape, nats.
@@ -48,9 +49,9 @@ def k2(log_ratio: Tensor) -> Tensor:
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """Return r - 1 - log r of each element: unbiased for KL(q || p) on draws from q, at least 0.
+    """Return r - 1 - log r of each element: an unbiased estimate of KL(q || p) on samples of q, at least 0.
 
-    Written with expm1, which keeps the digits that `exp(x) - 1` loses near r = 1.
+    `expm1` is precise near r = 1, where `exp(x) - 1` loses digits.
 
     Args:
         log_ratio: log p - log q, any shape, nats.
@@ -65,11 +66,11 @@ def kl_policy_to_reference(logits: Tensor, reference_logits: Tensor) -> Tensor:
 
     sum_k p_k (ln p_k - ln r_k),  p = softmax(logits), r = softmax(reference_logits)
 
-    A step has only K outcomes, so nothing needs to be sampled. The direction is that of the
-    expectation: under the policy, not under the reference.
+    A step has only K outcomes, so the sum is exact, without sampling. The expectation is under the policy, not under
+    the reference.
 
     Args:
-        logits: [..., K] logits of the policy; finite (a chosen candidate holds `MASKED_SCORE`).
+        logits: [..., K] logits of the policy; finite (`MASKED_SCORE` for a chosen candidate).
         reference_logits: [..., K] logits of the reference, equally masked.
 
     Returns:
@@ -102,13 +103,13 @@ def selection_divergence(logits_BGSK: Tensor, reference_logits_BGSK: Tensor) -> 
 
     D(tau) = sum_s KL(policy(. | tau_1 .. tau_(s-1)) || reference(. | tau_1 .. tau_(s-1)))
 
-    Every step is enumerated at the prefix that the selection visits. By the chain rule the mean of D over selections
-    that the policy draws is the exact KL between the two laws of whole selections; over selections drawn by another
-    policy it is the same sum at that policy's prefixes.
+    The KL of every step is exact, at the selection's own prefix. By the chain rule, the mean of D over samples of the
+    policy is the exact KL between the two distributions of whole selections. Over samples of another policy it is the
+    same sum at the prefixes of that policy.
 
-    The gradient goes through the step distributions only, not through the law of the visited prefixes: it is the
-    whole gradient of that KL for one shot, and beyond one leaves out how early picks change which later steps are
-    met. It is 0 where the two policies agree at all visited prefixes.
+    The gradient flows only through the distributions of the steps, not through the distribution of the prefixes. For
+    one shot this is the whole gradient of the KL. For several shots it omits the effect of early picks on the later
+    prefixes. It is 0 if the two policies are equal at all visited prefixes.
 
     Args:
         logits_BGSK: [B, G, S, K] masked logits of each step under the policy (`losses.sequence.step_logits`).
@@ -133,24 +134,25 @@ def divergence_of_draws(
     clip_epsilon: float | None,
     clip_high: float | None = None,
 ) -> Tensor:
-    """Return a distance from the reference of each draw of a group, [B, G], by the draw's own probabilities; 0 padded.
+    """Return an estimate of the distance from the reference for each sample of a group, [B, G]; 0 at padding.
 
     k3_loss: e^d - 1 - d,  k2_loss: d^2 / 2,  d = ln reference - ln policy
     k1_reward: K + max(c rho, c clip(rho, 1 - eps, 1 + high)) - c,  rho = policy / behaviour
 
-    with K = ln behaviour - ln reference a constant, and c what K is above the mean of the group's other draws. Where
-    the policy has drawn itself (rho = 1) the value of the last is k1, unbiased for KL(policy || reference), and its
-    gradient c grad ln policy, that of a reward -K: unbiased, too, for two draws at least. So is that of k2. The
-    gradient of k3 is in the mean that of KL(reference || policy).
+    K = ln behaviour - ln reference is a constant, and c is K minus the mean K of the group's other samples.
+
+    For samples of the policy itself (rho = 1), the value of k1_reward is k1, an unbiased estimate of KL(policy ||
+    reference). Its gradient is c grad ln policy, the policy gradient of a reward -K: also unbiased, for at least two
+    samples. The gradient of k2 is unbiased too. The mean gradient of k3 is the gradient of KL(reference || policy).
 
     Args:
-        log_probs_BG: [B, G] ln P(draw) under the trained policy; the only input with a gradient.
-        behaviour_log_probs_BG: [B, G] the same under the policy that drew.
+        log_probs_BG: [B, G] ln P(sample) under the trained policy; the only input with a gradient.
+        behaviour_log_probs_BG: [B, G] the same under the policy that sampled.
         reference_log_probs_BG: [B, G] the same under the reference.
         valid_BG: [B, G] bool.
-        form: which of the three.
-        clip_epsilon: how far rho may fall below 1, `k1_reward` only; None for no clip.
-        clip_high: how far it may rise above 1; None for equally far.
+        form: one of the three forms.
+        clip_epsilon: eps, the clip range below 1, `k1_reward` only; None for no clip.
+        clip_high: high, the clip range above 1; None for eps.
 
     Source: Schulman 2020
     Source: Shah 2025 (comedy of estimators)
@@ -165,4 +167,5 @@ def divergence_of_draws(
     if clip_epsilon is not None:
         bounded_BG = ratios_BG.clamp(1 - clip_epsilon, 1 + (clip_epsilon if clip_high is None else clip_high))
         pulled_BG = torch.maximum(pulled_BG, above_BG * bounded_BG)
+    # At rho = 1 the last two terms cancel: the value is K, the gradient comes from the ratio.
     return costs_BG + pulled_BG - above_BG

@@ -26,11 +26,11 @@ class RceTerms:
 def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: float) -> Tensor:
     """Return softmax(R / t) over each query's valid selections, [B, G]; 0 at padding.
 
-    Adding a constant to a query's rewards changes nothing. Equal rewards give equal weights, so a
-    query of failures is imitated as faithfully as one of successes.
+    A constant added to a query's rewards has no effect. Equal rewards give equal weights, so a query with only
+    failures is imitated as much as a query with only successes.
 
     Args:
-        rewards_BG: [B, G] rewards, raw or standardised.
+        rewards_BG: [B, G] rewards, raw or standardized.
         valid_BG: [B, G] bool; a query without valid selections gets weights 0.
         temperature: t > 0; small values imitate the best selections only.
 
@@ -41,6 +41,7 @@ def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: floa
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, got {temperature}")
+    # Finite instead of -inf: the softmax of a row without valid selections would be NaN.
     lowest = torch.finfo(rewards_BG.dtype).min
     logits_BG = masked(rewards_BG.detach() / temperature, valid_BG, lowest)
     return masked(logits_BG.softmax(dim=1), valid_BG)
@@ -50,7 +51,7 @@ def imitation_weights(rewards_BG: Tensor, valid_BG: Tensor, *, temperature: floa
 def reward_ranges(rewards_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return max R - min R over each query's valid selections, [B]; 0 for a query without any.
 
-    As `query_weights_B` it leaves out the queries whose selections are all equally good.
+    Used as `query_weights_B`, it gives weight 0 to queries whose selections all have the same reward.
 
     Source: this project
     """
@@ -72,13 +73,13 @@ def rce_terms(
 
     w = softmax(R / t);  L_q = - sum_i w_i ln P(tau_i | q);  total = mean_q v_q L_q
 
-    v_q = 1 in the published loss. Other query weights are not normalised: a query of weight 0
-    still counts in the mean, so it shortens the step instead of handing its share to others.
+    v_q = 1 in the published loss. Other query weights are not normalized: a query of weight 0 still counts in the
+    mean, so it makes the step smaller instead of increasing the weight of other queries.
 
     Args:
         log_probs_BG: [B, G] ln P(selection) under the trained policy (sum over its steps).
-        rewards_BG: [B, G] rewards, raw or standardised.
-        valid_BG: [B, G] bool; a query without valid selections is left out of every mean.
+        rewards_BG: [B, G] rewards, raw or standardized.
+        valid_BG: [B, G] bool; a query without valid selections is omitted from every mean.
         temperature: t > 0 of the imitation weights.
         query_weights_B: [B] v_q at least 0, for example `reward_ranges`; None for 1.
 

@@ -1,7 +1,7 @@
-"""The one reduction of every group loss: mean within a query, then mean over queries.
+"""The reduction of all group losses: mean within a query, then mean over queries.
 
-Padding is cut off by the `valid` mask before a formula sees it (`masked`), so that whatever a
-padded cell holds, infinity included, reaches neither a value nor a gradient.
+The `valid` mask replaces padding before a formula is applied (`masked`). The content of a padded cell, even infinity,
+therefore affects neither a value nor a gradient.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from torch import Tensor
 
 
 def masked(values: Tensor, valid: Tensor, fill: float = 0.0) -> Tensor:
-    """Return `values` with `fill` wherever `valid` is false; both of one shape.
+    """Return `values` with `fill` wherever `valid` is false; both have the same shape.
 
     Source: this project
     """
+    # Not `values * valid`: infinity or NaN times 0 is NaN.
     return torch.where(valid, values, fill)
 
 
@@ -42,7 +43,7 @@ def mean_over_queries(values_B: Tensor, valid_BG: Tensor) -> Tensor:
 def mean_of_group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return mean over queries of the mean over a query's valid selections, [].
 
-    Every query weighs the same, however many selections it has.
+    Every query has the same weight, independent of its number of selections.
 
     Source: this project
     """
@@ -50,10 +51,10 @@ def mean_of_group_means(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
 
 def group_has_spread(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
-    """Return whether a query's valid values differ at all, bool [B].
+    """Return whether a query has different valid values, bool [B].
 
-    Compared exactly: the standard deviation of equal floats is often a rounding error above 0,
-    which a z-score would blow up to a full-sized signal.
+    The comparison is exact: the standard deviation of equal floats is often a rounding error above 0, and a z-score
+    would amplify it to a signal of normal size.
 
     Source: this project
     """
@@ -65,7 +66,7 @@ def group_has_spread(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
 def group_standard_deviations(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
     """Return the unbiased standard deviation of each query's valid values, [B].
 
-    Exactly 0 for a query whose values are all equal or which has fewer than two.
+    Exactly 0 for a query with equal values or with fewer than two.
 
     Source: this project
     """
@@ -77,17 +78,17 @@ def group_standard_deviations(values_BG: Tensor, valid_BG: Tensor) -> Tensor:
 
 
 def group_z_scores(values_BG: Tensor, valid_BG: Tensor, *, floor: float = 0.0, added: float = 0.0) -> Tensor:
-    """Return the standardised valid values of each query, [B, G]; 0 at padding.
+    """Return the standardized valid values of each query, [B, G]; 0 at padding.
 
     Z = (V - mean) / (max(std, floor) + added),  std unbiased
 
-    Exactly 0 throughout a group whose values are all equal, and for a group of one.
+    Exactly 0 for all values of a group with equal values, and for a group of one.
 
     Args:
         values_BG: [B, G].
         valid_BG: [B, G] bool.
-        floor: least standard deviation, so that nearly equal values stay small.
-        added: to the standard deviation.
+        floor: minimum of the standard deviation, so that z-scores of nearly equal values stay small.
+        added: constant added to the standard deviation.
 
     Source: Shao 2024 (GRPO)
     """

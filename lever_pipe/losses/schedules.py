@@ -1,6 +1,6 @@
-"""What changes as a training goes on: temperatures, learning rates, the weights of loss terms, and whether it goes on.
+"""Schedules of temperatures, learning rates and loss weights, and the rule for early stopping.
 
-Plain floats in and out.
+All functions take and return plain floats.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Literal, assert_never
 
 ScheduleKind = Literal["constant", "linear", "cosine", "rising"]
 LARGEST_ERROR = 0.2
-"""Of a measure, as a share of its target, that a controller heeds."""
+"""Limit of the relative error that a controller uses."""
 
 
 def linear(start: float, end: float, progress: float) -> float:
-    """Return the point `progress` of the way from `start` to `end`, both reached exactly.
+    """Return the linear interpolation from `start` to `end`; both end points are exact.
 
     (1 - p) start + p end
 
@@ -34,7 +34,7 @@ def linear(start: float, end: float, progress: float) -> float:
 
 
 def cosine(start: float, end: float, progress: float) -> float:
-    """Return the half cosine wave from `start` to `end`, flat at both.
+    """Return the half cosine wave from `start` to `end`, with slope 0 at both.
 
     end + (start - end) (1 + cos(pi p)) / 2
 
@@ -55,7 +55,7 @@ def cosine(start: float, end: float, progress: float) -> float:
 def scheduled_rate(
     update: int, total: int, *, peak: float, kind: ScheduleKind, warmup_steps: int, minimum: float
 ) -> float:
-    """Return the learning rate, or the weight of a term, of one update; where m = 1 it is exactly the peak.
+    """Return the learning rate, or the weight of a loss term, for one update; with m = 1 it is exactly the peak.
 
     i < W:     peak (m + (1 - m) i / W)
     constant:  peak
@@ -63,20 +63,20 @@ def scheduled_rate(
     cosine:    peak (m + (1 - m) (1 + cos(pi p)) / 2)
     rising:    peak (m + (1 - m) p)
 
-    So the first update of a warm-up moves nothing where m = 0, update W has the peak, and what follows a warm-up ends
-    at i = total, one step after the last update.
+    The first update of a warm-up with m = 0 therefore has rate 0, and update W has the peak. After the warm-up, the
+    schedule ends at i = total, one step after the last update.
 
     Args:
         update: i, the updates completed before this one (0 for the first). The published trainer counts training
             steps: the mini-batches of a step share one rate.
         total: planned updates.
         peak: highest rate.
-        kind: what follows the warm-up, which `rising` has none of.
+        kind: shape after the warm-up; `rising` has no warm-up.
         warmup_steps: W; 0 for none.
         minimum: m, as a share of the peak, in [0, 1].
 
     Raises:
-        ValueError: `update` is outside [0, total], `warmup_steps` negative or `minimum` no share.
+        ValueError: `update` is outside [0, total], `warmup_steps` is negative or `minimum` is outside [0, 1].
 
     Source: verl
     """
@@ -88,6 +88,7 @@ def scheduled_rate(
         raise ValueError(f"minimum must be a share in [0, 1], got {minimum}")
     lowest = minimum * peak
     ramp = linear(lowest, peak, 1.0 if update >= warmup_steps else update / warmup_steps)
+    # At least 1: the warm-up may be as long as the whole training.
     progress = max(0, update - warmup_steps) / max(1, total - warmup_steps)
     if update < warmup_steps or kind == "constant":
         rate = ramp
@@ -99,24 +100,24 @@ def scheduled_rate(
         rate = linear(lowest, peak, progress)
     else:
         assert_never(kind)
-    return min(peak, max(lowest, rate))
+    return min(peak, max(lowest, rate))  # rounding must not leave the range
 
 
 def adapted_weight(
     weight: float, measured: float, *, target: float, episodes: int, horizon: int, is_bonus: bool
 ) -> float:
-    """Return the weight of a loss term for the next step, which is to hold what the term measures near a target.
+    """Return the weight of a loss term for the next step, which keeps the term's metric near a target.
 
-    w (1 + s e n / N),  e = clip(measured / target - 1, -0.2, 0.2),  s = 1 of a penalty, -1 of a bonus
+    w (1 + s e n / N),  e = clip(measured / target - 1, -0.2, 0.2),  s = 1 for a penalty, -1 for a bonus
 
-    A penalty that finds more than its target weighs more, a bonus less.
+    Above the target, the weight of a penalty increases and the weight of a bonus decreases.
 
     Args:
         weight: w, at least 0.
-        measured: by the step that took w.
+        measured: the metric in the step with weight w.
         target: above 0, in the same unit.
-        episodes: n of a step.
-        horizon: N >= n, the episodes in which the weight moves by about a fifth at most.
+        episodes: n, the episodes of a step.
+        horizon: N >= n, the number of episodes in which the weight changes by about a fifth at most.
         is_bonus: whether the term lowers the loss.
 
     Raises:
@@ -149,9 +150,9 @@ def adapt_kl_beta(
     Args:
         kl_beta: weight of this step.
         penalty: penalty of this step before weighting, nats.
-        low: below it the weight falls.
-        high: above it the weight rises.
-        factor: by how much, greater than 1.
+        low: penalty below which the weight decreases.
+        high: penalty above which the weight increases.
+        factor: of the change, greater than 1.
         minimum: lower limit of the weight.
         maximum: upper limit of the weight.
 
@@ -165,15 +166,15 @@ def adapt_kl_beta(
 
 
 def has_settled(values: Sequence[float], *, patience: int, least_change: float) -> bool:
-    """Return whether the last `patience` values have gone by without a rise.
+    """Return whether the last `patience` values are without improvement.
 
-    A rise is a value more than `least_change` above the one before that rose; the first value counts as one.
+    An improvement is a value more than `least_change` above the previous improvement; the first value is one.
 
     Args:
-        values: of a curve that should rise, in order.
+        values: points of a curve that should rise, in order.
         patience: at least 1.
-        least_change: at least 0; smaller changes do not count, and do not add up unseen: each is held against the
-            last rise.
+        least_change: at least 0. Smaller changes do not count one by one, but their sum does, because each value is
+            compared with the last improvement.
 
     Source: this project
     """

@@ -2,8 +2,8 @@
 
 P(tau | q) = prod_s softmax(score_s with tau_1 .. tau_(s-1) masked)[tau_s], under teacher forcing.
 
-Scores come in two ranks: [B, K], one ranking for all steps of all selections, or [B, G, S, K], the logits of each step
-where they depend on the picks before it. A policy that may end a selection itself has one outcome more, K.
+Scores have one of two shapes: [B, K], one ranking for all steps of all selections, or [B, G, S, K], separate logits for
+each step, which depend on the previous picks. A policy that can end a selection has an additional outcome, K.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from lever_pipe.base.shapes import require_shapes, shaped
 from lever_pipe.losses.reduction import masked
 
 MASKED_SCORE = -100.0
-"""Logit of a candidate that is already chosen. The published network uses this finite number, not
-minus infinity: the lost mass is below e^-80 for its scores in [-10, 10], and every gradient stays
-finite."""
+"""Logit of a candidate that is already chosen. The published network uses this finite number instead of minus infinity:
+for its scores in [-10, 10], the lost probability is below e^-80, and every gradient stays finite."""
 
 
 @shaped
@@ -32,6 +31,7 @@ def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
 
     Source: Plackett 1975
     """
+    # Contiguous, because `scores_BGSK` may be an expanded view, in which cells share memory.
     chosen_before_BGSK = torch.zeros_like(scores_BGSK, dtype=torch.bool, memory_format=torch.contiguous_format)
     shots = selections_BGS.shape[-1]
     for step in range(1, shots):
@@ -41,7 +41,7 @@ def mask_chosen(scores_BGSK: Tensor, selections_BGS: Tensor) -> Tensor:
 
 
 def first_step_logits(scores: Tensor) -> Tensor:
-    """Return the logits of the first pick, [B, K]: nothing is chosen before it, so all selections share them.
+    """Return the logits of the first pick, [B, K], which all selections share because nothing is chosen before.
 
     Args:
         scores: [B, K] or [B, G, S, K].
@@ -54,7 +54,7 @@ def first_step_logits(scores: Tensor) -> Tensor:
 def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
     """Return the logits of every step under teacher forcing, [B, G, S, K].
 
-    logit_s = scores with the picks of the steps before s set to `MASKED_SCORE`.
+    logit_s = scores with `MASKED_SCORE` at the picks of the steps before s.
 
     Args:
         scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
@@ -72,17 +72,18 @@ def step_logits(scores: Tensor, selections_BGS: Tensor) -> Tensor:
 def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
     """Return the log-probabilities of all outcomes of every step under teacher forcing, [B, G, S, K].
 
-    log_softmax(logit_s), the softmax running over all K entries, masked ones included.
+    log_softmax(logit_s) over all K entries, including masked ones.
 
     Args:
         scores: [B, K] or [B, G, S, K] logits of the pool, already divided by the temperature.
         selections_BGS: [B, G, S] pool positions, first pick first (int64).
-        valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may hold
-            any number (such as -1); its log-probabilities are those of some other selection.
+        valid_BG: [B, G] bool, false for padding of groups of unequal size. A padded row may contain any number (such
+            as -1); its log-probabilities have no meaning.
 
     Source: Plackett 1975
     """
     if valid_BG is not None:
+        # `scatter_` needs valid indices at padding too.
         selections_BGS = torch.where(valid_BG[..., None], selections_BGS, 0)
         if scores.dim() == 4:
             scores = masked(scores, valid_BG[..., None, None])
@@ -90,7 +91,7 @@ def outcome_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor |
 
 
 def picked_log_probs(outcome_log_probs_BGSK: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
-    """Return what `outcome_log_probs` say of the picks, [B, G, S]; 0 and without gradient at padding.
+    """Return the log-probabilities of the picks from `outcome_log_probs`, [B, G, S]; 0 without gradient at padding.
 
     Source: this project
     """
@@ -104,7 +105,7 @@ def picked_log_probs(outcome_log_probs_BGSK: Tensor, selections_BGS: Tensor, val
 def step_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor | None = None) -> Tensor:
     """Return the log-probability of every pick given the picks before it, [B, G, S].
 
-    Arguments and errors are those of `outcome_log_probs`; padding has 0, which carries no gradient.
+    Arguments and errors are the same as in `outcome_log_probs`; 0 without gradient at padding.
 
     Source: Plackett 1975
     """
@@ -125,31 +126,31 @@ def selection_log_probs(scores: Tensor, selections_BGS: Tensor, valid_BG: Tensor
 
 
 class EndedSelections(NamedTuple):
-    """How far selections go that end by their own outcome or at a bound."""
+    """Lengths and steps of selections that end by a `stop` outcome or at a bound."""
 
     lengths: Tensor
-    """[B, G] int64: candidates picked, at least 0."""
+    """[B, G] int64, number of picked candidates, at least 0."""
     taken: Tensor
-    """[B, G, S] bool: the steps that were drawn, that which ends the selection included."""
+    """[B, G, S] bool, the sampled steps, including the step that ends the selection."""
 
 
 @shaped
 def ended_selections(selections_BGS: Tensor, most_B: Tensor, stop: int) -> EndedSelections:
-    """Return the length of each selection and the steps that its log-probability sums over.
+    """Return the length of each selection and the steps of its log-probability.
 
     n = min(steps before the first `stop`, most);  taken_s = s < min(n + 1, most),  s from 0
 
-    A selection that reaches `most` ends without a further outcome, so its end costs no log-probability. What stands
-    behind an end is padding: it was not drawn, and counts for nothing.
+    A selection with `most` candidates ends without a `stop` outcome, so its end has no log-probability. Steps after the
+    end are padding: they were not sampled and do not count.
 
     Args:
-        selections_BGS: [B, G, S] outcomes, first first (int64).
-        most_B: [B] bound on the candidates of a query's selections, in 0..S.
-        stop: the outcome that ends a selection; a number that does not occur where none can.
+        selections_BGS: [B, G, S] outcomes in their order (int64).
+        most_B: [B] maximum number of candidates in a query's selections, in 0..S.
+        stop: the outcome that ends a selection; a number that does not occur if selections cannot end early.
 
     Source: this project
     """
-    goes_on_BGS = (selections_BGS != stop).cumprod(dim=-1)
+    goes_on_BGS = (selections_BGS != stop).cumprod(dim=-1)  # 1 before the first `stop`, 0 from it on
     lengths_BG = torch.minimum(goes_on_BGS.sum(dim=-1), most_B[:, None])
     steps_S = torch.arange(selections_BGS.shape[-1], device=selections_BGS.device)
     return EndedSelections(lengths_BG, steps_S < torch.minimum(lengths_BG + 1, most_B[:, None])[..., None])
@@ -157,14 +158,14 @@ def ended_selections(selections_BGS: Tensor, most_B: Tensor, stop: int) -> Ended
 
 @shaped
 def net_rewards(rewards_BG: Tensor, lengths_BG: Tensor, *, price: float) -> Tensor:
-    """Return what answers are worth after their demonstrations are paid for, R - price n, [B, G].
+    """Return the rewards minus the price of the demonstrations, R - price n, [B, G].
 
-    Under it a policy gradient teaches to stop where the next demonstration adds less than its price.
+    With these rewards, a policy gradient teaches to stop if the next demonstration adds less than its price.
 
     Args:
         rewards_BG: [B, G] rewards of the answers with these selections.
-        lengths_BG: [B, G] candidates in each.
-        price: of one candidate, at least 0.
+        lengths_BG: [B, G] number of candidates in each selection.
+        price: price of one candidate, at least 0.
 
     Raises:
         ValueError: the price is negative.

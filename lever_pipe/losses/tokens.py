@@ -1,9 +1,9 @@
-"""The loss of a tool-calling agent, one term a token.
+"""The loss of a tool-calling agent, with one term per token.
 
 B  episodes of a micro-batch          T  token positions          V  vocabulary
 
-Every mean runs over the agent's tokens of the whole mini-batch: a micro-batch contributes its sum divided by a token
-count that it is given. So micro-batches and processes add up to the same loss and gradient, however they are cut.
+Every mean is over the agent's tokens of the whole mini-batch: each micro-batch divides its sum by the given number of
+these tokens. Loss and gradient therefore do not depend on the division into micro-batches and processes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lever_pipe.losses.kl import KlForm, k1, k2, k3
 from lever_pipe.losses.reduction import masked
 
 LARGEST_PENALTY = 10.0
-"""Limit of one token's k3, as published; it cuts the token's gradient too."""
+"""Limit of one token's k3, as published; at the limit the token has no gradient."""
 _LARGEST_LOG_RATIO = 20.0
-"""Beyond it every term is constant already (k3 at its limit, the surrogate clipped); kept from exp, whose overflow
-would turn that zero gradient into nan."""
+"""Limit of log ratios before `exp`, whose overflow would make a gradient NaN. Every term is constant beyond the limit
+(k3 at its own limit, the surrogate clipped), so it changes no value or gradient."""
 
 
 @shaped
@@ -30,9 +30,9 @@ def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tenso
     """Return this micro-batch's share of the mean over tokens, []: its masked sum / n_tokens.
 
     Args:
-        values_BT: [B, T] one value a token; what stands outside the mask may be anything.
+        values_BT: [B, T] one value per token; any value outside the mask.
         mask_BT: [B, T] bool, true for the tokens that count.
-        n_tokens: tokens that count in all micro-batches of all processes, at least 1.
+        n_tokens: number of these tokens in all micro-batches of all processes, at least 1.
 
     Raises:
         ValueError: n_tokens is less than 1.
@@ -45,7 +45,7 @@ def mean_over_tokens(values_BT: Tensor, mask_BT: Tensor, n_tokens: int) -> Tenso
 
 
 class ReferenceDistances(NamedTuple):
-    """Estimates of KL(policy || reference) from tokens that the policy drew, nats a token."""
+    """Estimates of KL(policy || reference) from the policy's own tokens, nats per token."""
 
     k1: Tensor
     """[] unbiased, signed."""
@@ -63,7 +63,7 @@ def distances_to_reference(
 
     k1 = -d;  k2 = d^2 / 2;  k3 = min(e^d - 1 - d, 10),  d = reference - policy
 
-    The gradient flows through the policy's log-probabilities alone, and that of k3 is 0 for a token at the limit.
+    The gradient flows only through the policy's log-probabilities; the gradient of k3 is 0 for a token at the limit.
 
     Args:
         log_probs_BT: [B, T] log P(token) under the trained policy.
@@ -90,22 +90,22 @@ def distances_to_reference(
 class AgentTerms:
     """One micro-batch's share of a mini-batch; `total = policy + kl * penalty - entropy coefficient * entropy`.
 
-    Shares add up over micro-batches and processes; `ratio_max` is combined by the maximum. Only the first four carry
+    Shares add up over micro-batches and processes; combine `ratio_max` by the maximum. Only the first four have
     gradients.
     """
 
     policy: Tensor
-    """[] dual-clipped surrogate; lower is better, but no measure of progress."""
+    """[] dual-clipped surrogate; lower is better, but its value does not measure progress."""
     penalty: Tensor
     """[] distance to the reference in the form of the loss, before weighting; 0 without a reference."""
     entropy: Tensor
-    """[] nats a token, before weighting; 0 where none is given."""
+    """[] nats per token, before weighting; 0 without entropies."""
     total: Tensor
-    """[] what is minimised."""
+    """[] the loss to minimize."""
     clipped: Tensor
-    """[] number of tokens whose gradient the clip cuts."""
+    """[] number of tokens without gradient because of the clip."""
     dual_clipped: Tensor
-    """[] number of tokens whose gradient the bound for negative advantages cuts; disjoint from `clipped`."""
+    """[] number of tokens without gradient because of the bound for negative advantages; disjoint from `clipped`."""
     ratio_max: Tensor
     """[] largest policy / behaviour, at most e^20; 0 without tokens."""
     ratio_sum: Tensor
@@ -129,33 +129,33 @@ def agent_terms(
     entropy: float,
     kl_form: KlForm = "k3_loss",
 ) -> AgentTerms:
-    """Return a micro-batch's share of the loss and what there is to know about it.
+    """Return a micro-batch's share of the loss and its statistics.
 
     policy  = sum_j L_j / n,  L = max(-A rho, -A clip(rho, 1 - low, 1 + high));  min(L, -dual_clip A) where A < 0
     penalty = sum_j k3_j / n, or k2_j with kl_form k2_loss  (`distances_to_reference`)
     total   = policy + kl penalty - entropy sum_j H_j / n
 
-    With kl_form k1_reward the advantages hold the KL (`losses.credit.kl_rewards`): total leaves out the penalty,
-    which is measured.
+    with rho = policy / behaviour and n = n_tokens. With kl_form k1_reward, the advantages already contain the KL
+    (`losses.credit.kl_rewards`): the penalty is reported, but not part of the total.
 
-    with rho = policy / behaviour and n = n_tokens. Whatever stands outside the mask, infinity and nan included,
-    reaches neither a value nor a gradient. A = 0 gives no policy gradient at all.
+    Values outside the mask, even infinity and NaN, affect neither a value nor a gradient. Tokens with A = 0 have no
+    policy gradient.
 
     Args:
-        log_probs_BT: [B, T] log P(token) under the trained policy; the only input with a gradient beside H.
-        behaviour_log_probs_BT: [B, T] the same under the policy that drew the tokens.
+        log_probs_BT: [B, T] log P(token) under the trained policy; only this input and H have gradients.
+        behaviour_log_probs_BT: [B, T] the same under the policy that sampled the tokens.
         reference_log_probs_BT: [B, T] the same under the frozen reference; None only if kl is 0.
         entropies_BT: [B, T] H of the trained policy; None only if entropy is 0.
         advantages_BT: [B, T] A, a constant (`losses/credit.py`).
-        mask_BT: [B, T] bool, true for the tokens that the agent drew.
-        n_tokens: such tokens in all micro-batches of all processes. Where gradients are averaged over processes
-            instead of summed, the caller multiplies the total by their number.
-        clip_low: how far rho may fall below 1.
-        clip_high: how far it may rise above 1.
+        mask_BT: [B, T] bool, true for the tokens that the agent sampled.
+        n_tokens: number of these tokens in all micro-batches of all processes. If gradients are averaged over
+            processes instead of summed, the caller multiplies the total by the number of processes.
+        clip_low: low, the clip range below 1.
+        clip_high: high, the clip range above 1.
         dual_clip: bound on L in multiples of -A where A < 0, greater than 1; infinity for none.
         kl: weight of the penalty.
         entropy: weight of the entropy bonus.
-        kl_form: what the penalty is.
+        kl_form: form of the penalty.
 
     Raises:
         ValueError: n_tokens is less than 1, or a term has a weight but no input.
@@ -169,7 +169,7 @@ def agent_terms(
     if entropy and entropies_BT is None:
         raise ValueError(f"entropies_BT must be given where entropy={entropy} is not 0, got None")
     log_ratio_BT = masked(log_probs_BT - behaviour_log_probs_BT.detach().to(log_probs_BT), mask_BT)
-    ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()
+    ratios_BT = log_ratio_BT.clamp(max=_LARGEST_LOG_RATIO).exp()  # a small ratio cannot overflow
     losses = _dual_clipped_losses(
         ratios_BT, masked(advantages_BT.detach().to(log_probs_BT), mask_BT), clip_low, clip_high, dual_clip
     )
@@ -199,17 +199,17 @@ def agent_terms(
 
 @shaped
 def behaviour_of_sequences(log_probs_BT: Tensor, behaviour_log_probs_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return behaviour log-probabilities beside which every token has the ratio of its whole row, [B, T].
+    """Return behavior log-probabilities that give every token the mean ratio of its row, [B, T].
 
-    b_j = log p_j - s,  s = sum_i (log p_i - log b_i) / n  over the n tokens of the row, all of it a constant
+    b_j = log p_j - s,  s = sum_i (log p_i - log b_i) / n  over the n tokens of the row; a constant without gradient
 
-    In `agent_terms` it makes rho_j = p_j / exp(b_j) equal e^s at every token, and its gradient e^s grad log p_j, so
-    that tokens of unequal advantage keep theirs (GSPO-token). 0 outside the mask.
+    In `agent_terms`, rho_j = p_j / exp(b_j) is then e^s at every token, with the gradient e^s grad log p_j. Each token
+    keeps its own advantage (GSPO-token). 0 outside the mask.
 
     Args:
-        log_probs_BT: [B, T] log P(token) under the trained policy; an episode a row.
-        behaviour_log_probs_BT: [B, T] the same under the policy that drew the tokens.
-        mask_BT: [B, T] bool, true for the tokens that the agent drew.
+        log_probs_BT: [B, T] log P(token) under the trained policy; one episode per row.
+        behaviour_log_probs_BT: [B, T] the same under the policy that sampled the tokens.
+        mask_BT: [B, T] bool, true for the tokens that the agent sampled.
 
     Source: Zheng 2025 (GSPO)
     """
@@ -220,7 +220,7 @@ def behaviour_of_sequences(log_probs_BT: Tensor, behaviour_log_probs_BT: Tensor,
 
 
 class _TokenLosses(NamedTuple):
-    """[B, T] each."""
+    """Losses and clip masks of tokens, [B, T] each."""
 
     loss: Tensor
     clipped: Tensor
@@ -234,6 +234,7 @@ def _dual_clipped_losses(
     limited_BT = -advantages_BT * ratios_BT.clamp(1 - clip_low, 1 + clip_high)
     clipped_BT = torch.maximum(plain_BT, limited_BT)
     negative_BT = advantages_BT < 0
+    # For a negative advantage, a large ratio would make the loss unbounded; the clip does not limit this side.
     bound_BT = masked(-dual_clip * advantages_BT, negative_BT, torch.inf)
     return _TokenLosses(
         loss=torch.minimum(clipped_BT, bound_BT),

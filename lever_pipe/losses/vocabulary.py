@@ -1,8 +1,8 @@
-"""What a token's loss needs of its row of logits, without a second copy of all logits.
+"""Log-probabilities and entropies of tokens, computed without a second copy of all logits.
 
-Rows over a large vocabulary are what fills a device: 9,000 tokens of 150,000 logits take 2.7 GB in bfloat16, and
-plain autograd keeps two to three float32 copies of them. Here each row is taken to float32 a few positions at a time,
-in the forward pass and again in the backward one; only the given logits and their gradient are ever whole.
+With a large vocabulary, logits fill a device's memory: 9,000 tokens of 150,000 logits take 2.7 GB in bfloat16, and
+plain autograd keeps two to three float32 copies of them. These functions convert only a few positions at a time to
+float32, in the forward pass and again in the backward pass. Only the given logits and their gradient exist as a whole.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 from lever_pipe.base.shapes import shaped
 
 _CHUNK = 2**24
-"""Logits that are held in float32 at one time: 64 MiB."""
+"""Maximum number of logits in float32 at one time: 64 MiB."""
 
 
 def _chunks(logits_BTV: Tensor) -> Iterator[slice]:
-    """Yield slices of T; the result of a position does not depend on them."""
+    """Yield slices of the positions T; results do not depend on their size."""
     n_rows, n_positions, n_words = logits_BTV.shape
     width = max(1, _CHUNK // max(1, n_rows * n_words))
-    for start in range(0, max(1, n_positions), width):  # one empty slice of no positions
+    for start in range(0, max(1, n_positions), width):  # without positions, yield one empty slice for `torch.cat`
         yield slice(start, start + width)
 
 
@@ -34,16 +34,17 @@ def _log_softmax(logits_BTV: Tensor, chunk: slice, temperature: float) -> Tensor
 
 
 def _without_idle_rows(gradients: Tensor, upstream: Tensor) -> Tensor:
-    """Return `gradients` with exact zeros where the gradient of the row's result is 0, nan logits included."""
+    """Return `gradients` with exact zeros in rows with an upstream gradient of 0, even for NaN logits."""
     return gradients.masked_fill_((upstream == 0)[..., None], 0.0)
 
 
 class _PickedLogProbs(torch.autograd.Function):
-    """log softmax(z)[target] of each row; its derivative by z_i is [i = target] - softmax(z)_i."""
+    """Function log softmax(z)[target] of each row, with the derivative [i = target] - softmax(z)_i by z_i."""
 
     @staticmethod
     def forward(ctx: Any, logits_BTV: Tensor, targets_BT: Tensor, temperature: float) -> Tensor:
         """Return [B, T] in float32, or float64 for float64 logits."""
+        # The logits exist anyway; the backward pass computes the log-probabilities from them again.
         ctx.save_for_backward(logits_BTV, targets_BT)
         ctx.temperature = temperature
         picked = [
@@ -66,7 +67,7 @@ class _PickedLogProbs(torch.autograd.Function):
 
 
 class _Entropies(torch.autograd.Function):
-    """H = -sum p ln p of each row, p = softmax(z); its derivative by z_i is -p_i (ln p_i + H)."""
+    """Function H = -sum p ln p of each row, p = softmax(z), with the derivative -p_i (ln p_i + H) by z_i."""
 
     @staticmethod
     def forward(ctx: Any, logits_BTV: Tensor, temperature: float) -> Tensor:
@@ -87,6 +88,7 @@ class _Entropies(torch.autograd.Function):
         result_BTV = torch.empty_like(logits_BTV)
         for chunk in _chunks(logits_BTV):
             upstream = gradients[0][:, chunk]
+            # `entr` gives -p ln p with the limit 0 at p = 0, where p * ln p would be NaN.
             shares = _log_softmax(logits_BTV, chunk, ctx.temperature).exp_()
             parts = torch.special.entr(shares).sub_(shares.mul_(entropies_BT[:, chunk, None])).mul_(upstream[..., None])
             result_BTV[:, chunk] = _without_idle_rows(parts, upstream).div_(ctx.temperature)
@@ -97,12 +99,12 @@ class _Entropies(torch.autograd.Function):
 def token_log_probs(logits_BTV: Tensor, targets_BT: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the log-probability of each token, [B, T]: log softmax(logits / temperature)[target].
 
-    Computed in float32 (float64 for float64 logits) over a few positions at a time; autograd keeps the given logits
-    alone. A token whose result gets no gradient passes exactly 0 to its logits, whatever they hold.
+    Computed in float32 (float64 for float64 logits) for a few positions at a time; autograd stores only the given
+    logits. If the upstream gradient of a token is 0, the gradient of its logits is exactly 0, even if they are NaN.
 
     Args:
         logits_BTV: [B, T, V] logits of the next token, in any precision.
-        targets_BT: [B, T] token ids in 0..V-1 (int64), that of a position being the token after it.
+        targets_BT: [B, T] token ids in 0..V-1 (int64), for each position the next token.
         temperature: divides the logits.
 
     Source: Luce 1959
@@ -116,7 +118,8 @@ def token_entropies(logits_BTV: Tensor, temperature: float = 1.0) -> Tensor:
 
     H = logsumexp z - sum softmax(z) z = -sum p ln p,  z = logits / temperature,  p = softmax(z)
 
-    Computed as the latter, whose terms do not cancel; precision, memory and gradient as `token_log_probs`.
+    The second form is computed, because its terms do not cancel. For precision, memory and gradients see
+    `token_log_probs`.
 
     Args:
         logits_BTV: [B, T, V] logits of the next token, in any precision.

@@ -1,1 +1,1 @@
-"""Measures of answers and of selections, as pure functions of text and arrays."""
+"""Metrics of answers and selections, as pure functions of text and arrays."""

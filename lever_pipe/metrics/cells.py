@@ -1,4 +1,4 @@
-"""From answers to accuracies: one score a question and shot count, one cell a sample count and shot count."""
+"""Accuracies of answers: a score per question and shot count, and a cell per sample count and shot count."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def score_questions(
     files: tuple[str, str],
     normalise_references: Normalisation = "when_they_disagree",
 ) -> tuple[list[QuestionScore], dict[int, list[PromptKey]]]:
-    """Return the score of every query at every shot count, and its prompts by shot count, both in query order.
+    """Return the score of every query at every shot count, and the prompts by shot count, both in query order.
 
     Args:
         queries: N queries.
-        chosen: the ordered demonstrations that a policy gives each query; k shots are the first k.
+        chosen: the policy's ordered demonstrations for each query; k shots are the first k.
         answers: the LVLM's answer to every prompt.
         shots: shot counts.
-        files: where `chosen` and `answers` come from, for the messages.
+        files: the sources of `chosen` and `answers`, for error messages.
         normalise_references: rule of VQA accuracy.
 
     Raises:
-        RecordError: a query has no selection, or a prompt no answer.
+        RecordError: a query has no selection, or a prompt has no answer.
 
     Source: this project
     """
@@ -76,18 +76,18 @@ def build_cells(
 ) -> list[Cell]:
     """Return one cell per sample count and shot count: the prefix in question-id order and random subsets.
 
-    The random subsets depend on the seed and the size only, so that all policies share them.
+    The random subsets depend only on the seed and the sizes, so that all policies have the same subsets.
 
     Args:
-        policy: whose cells they are.
-        scores: of N queries at every shot count, as `score_questions` returns them.
-        keys: their prompts by shot count.
+        policy: the policy of the cells.
+        scores: scores of N queries at every shot count, as `score_questions` returns them.
+        keys: prompts of the queries by shot count.
         samples: sample counts, at most N.
-        n_random_subsets: random subsets a cell.
-        seed: of the random subsets.
+        n_random_subsets: number of random subsets per cell.
+        seed: seed of the random subsets.
 
     Raises:
-        RecordError: a cell wants more queries than there are.
+        RecordError: a sample count is larger than the number of queries.
 
     Source: this project
     """
@@ -104,6 +104,7 @@ def build_cells(
             values = np.array([score.accuracy for score in scores if score.shots == shots])
             subsets = {"prefix": np.arange(count)}
             for draw in range(n_random_subsets):
+                # A stream per size and draw: other sample counts of a configuration do not change a subset.
                 stream = generator(seed, "subset", count, draw)
                 subsets[f"random-{draw}"] = stream.permutation(len(values))[:count]
             rows = tuple(
@@ -119,6 +120,7 @@ def build_cells(
     return built
 
 
+# Policies and shot counts share many answers to the same question.
 @cache
 def _accuracy(answer: str, answers: tuple[str, ...], normalise_references: Normalisation) -> float:
     return vqa_accuracy(answer, answers, normalise_references=normalise_references)

@@ -1,4 +1,4 @@
-"""What an answer owes to the answers that its prompt shows."""
+"""Comparison of an answer with the answers of the prompt's demonstrations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lever_pipe.metrics.vqa_accuracy import normalise_answer
 
 
 def vote(answers: Sequence[str]) -> str:
-    """Return the most frequent of the demonstrations' answers, compared as the benchmark does; of equals the first.
+    """Return the demonstrations' most frequent answer, normalized as in the benchmark; the first one if several tie.
 
-    Without a demonstration it is empty, which no reference equals.
+    Without demonstrations the result is empty, which equals no reference.
 
     Source: Baldassini 2024 (What Makes Multimodal In-Context Learning Work?)
     """
@@ -20,6 +20,6 @@ def vote(answers: Sequence[str]) -> str:
 
 
 def copied_at(answer: str, answers: Sequence[str]) -> list[int]:
-    """Return the ranks, from 1, of the demonstrations whose answer is this one, compared as the benchmark does."""
+    """Return the ranks, from 1, of the demonstrations with the same answer, normalized as in the benchmark."""
     target = normalise_answer(answer)
     return [rank for rank, text in enumerate(answers, start=1) if normalise_answer(text) == target]

@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, and the share of the hardware's peak that they reach."""
+"""Floating-point operations of a training step, and their share of the hardware's peak."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PEAKS = {
     "L40": 181 * _TERA,
     "L20": 119.5 * _TERA,
 }
-"""Dense bfloat16 operations a second, as the published trainer counts them: boards with less power reach less."""
+"""Dense bfloat16 operations per second, as in the published trainer; boards with a lower power limit reach less."""
 _KNOWN = re.compile(rf"\b({'|'.join(_PEAKS)})\b", re.IGNORECASE)  # whole words: H20 is not H200, nor L40 an L40S
 
 
 def dense_parameters(
     hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, mlp: int, vocabulary: int
 ) -> int:
-    """Return the weights of a Qwen3 that multiply every token.
+    """Return the number of a Qwen3's weights in matrix products with every token.
 
     (3 hidden mlp + hidden (q + k + v + o)) layers + 2 vocabulary hidden,  q = o = heads head_dim,  k = v = kv_heads
-    head_dim. Norms are left out; the embedding counts beside the output layer, tied or not, as published.
+    head_dim. Norms do not count. As published, both the embedding and the output layer count, even if they are tied.
 
     Source: verl
     """
@@ -39,11 +39,11 @@ def training_flop(dense: int, sequence_lengths: Sequence[int], head_dim: int, he
 
     6 dense sum s + 12 head_dim heads layers sum s^2
 
-    Counted for full attention, not its causal half, and without recomputation, as published.
+    As published, this counts full attention instead of its causal half, and no recomputation.
 
     Args:
         dense: from `dense_parameters`.
-        sequence_lengths: s, tokens of each sequence, padding left out.
+        sequence_lengths: s, the tokens of each sequence without padding.
         head_dim: width of a head.
         heads: query heads.
         layers: transformer layers.
@@ -55,10 +55,10 @@ def training_flop(dense: int, sequence_lengths: Sequence[int], head_dim: int, he
 
 
 def peak_flop(device_name: str) -> float | None:
-    """Return the peak bfloat16 operations a second of one device, None for an unknown one (a CPU).
+    """Return the peak bfloat16 operations per second of one device, or None for an unknown one, such as a CPU.
 
     Args:
-        device_name: as the driver gives it, for example `NVIDIA H100 80GB HBM3`.
+        device_name: the driver's name, for example `NVIDIA H100 80GB HBM3`.
 
     Source: verl
     """
@@ -67,14 +67,14 @@ def peak_flop(device_name: str) -> float | None:
 
 
 def mfu(flop: float, seconds: float, peak: float) -> float:
-    """Return the model FLOP utilisation flop / (seconds peak), a share of the peak.
+    """Return the model FLOP utilization flop / (seconds peak), a share of the peak.
 
-    The seconds say of what: of the update alone (the published number), or of a whole step with its rollouts.
+    It is relative to the given seconds: of the update only (the published number), or of a whole step with rollouts.
 
     Args:
-        flop: operations.
-        seconds: time that they took, greater than 0.
-        peak: operations a second of all devices together, greater than 0.
+        flop: number of operations.
+        seconds: wall time of these operations, greater than 0.
+        peak: operations per second of all devices together, greater than 0.
 
     Raises:
         ValueError: a divisor is not positive.

@@ -1,12 +1,13 @@
-"""Where an answer ends, its normalisation and its soft accuracy on the VQA benchmark, oddities included.
+"""Extraction, normalization and soft accuracy of answers on the VQA benchmark.
 
-The rules are those of the public evaluation tool, because scores are only comparable under them:
+The rules, including their oddities, are the rules of the public evaluation tool, because other rules would make scores
+incomparable:
 
-* punctuation between characters becomes a space, next to a space (or anywhere in a text that has a
-  comma between digits) it vanishes; a full stop vanishes unless a digit follows;
-* "none" and "zero" .. "ten" become digits, articles go, contractions get their apostrophe back.
+* punctuation between characters becomes a space; next to a space, or anywhere in a text with a comma between digits, it
+  is removed; a full stop is removed unless a digit follows;
+* "none" and "zero" .. "ten" become digits, articles are removed, contractions get their apostrophe back.
 
-Three published tools differ in what they normalise; see `vqa_accuracy`.
+Three published tools normalize different parts; see `vqa_accuracy`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _CUT_MARKS = re.compile("Question|Answer|Short")
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _COMMA_BETWEEN_DIGITS = re.compile(r"\d,\d")
 _FULL_STOP = re.compile(r"\.(?!\d)")
-"""The public pattern also tries to look behind for a digit, but spells that group as a look-ahead
-which always holds; this one matches the same texts."""
+"""The public pattern also tests for a preceding digit, but with a look-ahead that is always true; this pattern matches
+the same texts."""
 _MOST_FULL_STOPS = int(re.UNICODE)
-"""The public code passes this flag where `sub` takes a count: from the 33rd on full stops stay."""
+"""The public code passes this flag as the `count` argument of `sub`: from the 33rd on, full stops stay."""
 _NUMBER_WORDS = "zero one two three four five six seven eight nine ten"
 _NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(_NUMBER_WORDS.split())}
 _ARTICLES = frozenset({"a", "an", "the"})
@@ -57,13 +58,13 @@ _CONTRACTIONS = dict(pair.split("=") for pair in _CONTRACTION_TABLE.split())
 
 
 def cut_answer(text: str) -> str:
-    """Return the answer proper of a generation that runs on, stripped of outer spaces.
+    """Return the answer at the start of a generation, without outer spaces.
 
-    Everything before the first "Question", "Answer" or "Short" (case matters: the words of the
-    prompt template), and of that everything before the first comma followed by a space.
+    The answer ends before the first "Question", "Answer" or "Short" (words of the prompt template, case-sensitive), or
+    before the first comma followed by a space.
 
     Args:
-        text: what the model generated after "Short answer:".
+        text: the generated text after "Short answer:".
 
     Source: Lever-Plus published code
     """
@@ -73,9 +74,9 @@ def cut_answer(text: str) -> str:
 
 @cache
 def normalise_answer(text: str) -> str:
-    """Return an answer as the benchmark compares it: lower case, digits, no articles.
+    """Return an answer in the form that the benchmark compares: lower case, digits, no articles.
 
-    Line breaks and tabs to spaces, then punctuation, then words; once, not to a fixed point.
+    Line breaks and tabs become spaces, then punctuation and words are processed, each once and not to a fixed point.
 
     Args:
         text: a prediction or a reference.
@@ -95,18 +96,18 @@ def vqa_accuracy(
 
     mean_i min(1, matches among the references other than i / 3)
 
-    With ten references, 0, 1, 2, 3 and 4 or more matches give 0, .3, .6, .9 and 1. OK-VQA stores
-    five annotators twice each, so that only 0, .6 and 1 occur. A single reference, which leaves no others, gives 1
-    where it matches; both sides are normalised then.
+    With ten references, 0, 1, 2, 3 and 4 or more matches give 0, .3, .6, .9 and 1. OK-VQA stores each of five
+    annotators twice, so that only 0, .6 and 1 occur. A single reference gives 1 if it matches and 0 otherwise; both
+    sides are then normalized.
 
     Args:
         prediction: the model's answer, after `cut_answer`.
-        answers: the annotators' answers as stored, at least one, order irrelevant.
-        normalise_references: "when_they_disagree": the public tool; both sides are normalised if
-            the references differ, and neither if they are unanimous (made for questions that read
-            text off an image; "Yes!" then misses ten times "yes"). "always": both sides always,
-            as the study's port of OpenFlamingo does. "punctuation_only": the public tool's first
-            revision; the prediction always, the references' punctuation if they differ.
+        answers: the annotators' answers as stored, at least one, in any order.
+        normalise_references: "when_they_disagree": the public tool, which normalizes both sides if the references
+            differ, and neither if they are unanimous. (This rule is for questions about text in an image; with it,
+            "Yes!" does not match ten times "yes".) "always": both sides always, as in the study's port of OpenFlamingo.
+            "punctuation_only": the public tool's first revision, which always normalizes the prediction, and the
+            references' punctuation if they differ.
 
     Raises:
         DataError: there is no reference.
@@ -124,13 +125,14 @@ def vqa_accuracy(
     n_matches = references.count(prediction)
     if n_references == 1:
         return float(n_matches)
+    # Count in integer thirds, so that only the last division rounds.
     thirds_if_match_left_out = n_matches * min(3, n_matches - 1)
     thirds_if_other_left_out = (n_references - n_matches) * min(3, n_matches)
     return (thirds_if_match_left_out + thirds_if_other_left_out) / (3 * n_references)
 
 
 def _compared(prediction: str, answers: Sequence[str], normalisation: Normalisation) -> tuple[str, list[str]]:
-    """Return the prediction and the references in the form in which they are compared."""
+    """Return the prediction and the references, normalized for comparison."""
     if normalisation == "punctuation_only":
         disagree = len(set(answers)) > 1
         references = [_process_punctuation(text) if disagree else text for text in answers]
@@ -149,6 +151,7 @@ def _process_punctuation(text: str) -> str:
     comma_in_number = _COMMA_BETWEEN_DIGITS.search(text) is not None
     processed = text
     for mark in _PUNCTUATION:
+        # As in the public tool, test the original text, although earlier marks are already replaced.
         next_to_space = f"{mark} " in text or f" {mark}" in text
         processed = processed.replace(mark, "" if next_to_space or comma_in_number else " ")
     return _FULL_STOP.sub("", processed, count=_MOST_FULL_STOPS)

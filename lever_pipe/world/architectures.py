@@ -31,18 +31,18 @@ WIDTH = 128
 PROJECTION = 64
 MEAN_AND_STD = [0.5, 0.5, 0.5]
 READERS = {"lvlm": 3, "lvlm_four_layers": 4}
-"""Folder of each tiny LVLM -> its language layers; the second one is there to be changed for the first."""
+"""Folder of each tiny LVLM -> its number of language layers; the second one is for comparisons between LVLMs."""
 
-# CLIP has its own special tokens. Its end token must not have id 2: transformers then pools at the
-# word with the highest id, a fall-back for old checkpoints, and nothing but that word is learned.
+# CLIP has its own special tokens. Its end token must not have id 2: transformers would then pool at the word with the
+# highest id, a fallback for old checkpoints, and CLIP would learn only that word.
 CLIP_SPECIAL_TOKENS = ("<|pad|>", "<|startoftext|>", "<|unk|>", "<|endoftext|>")
 CLIP_PAD_ID, CLIP_START_ID, CLIP_UNKNOWN_ID, CLIP_END_ID = range(len(CLIP_SPECIAL_TOKENS))
 CLIP_MAX_WORDS = 32
-# Many words of questions occur in no caption and keep their first embedding. Starting all words at
-# the size that trained ones reach keeps the questions apart.
+# Many words of questions do not occur in captions and keep their initial embedding. An initial size equal to the size
+# of trained embeddings keeps the vectors of different questions different.
 CLIP_WORD_SCALE = 4.0
 
-# Qwen2.5-VL's own template for these messages, without its default system turn.
+# Qwen2.5-VL's template for these messages, without its default system turn.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -56,7 +56,7 @@ CHAT_TEMPLATE = (
 
 def reader_config(layers: int = READERS["lvlm"]) -> Qwen2_5_VLConfig:
     """Return the configuration of a tiny LVLM (716,736 parameters with three layers, 864,704 with four)."""
-    # The stock standard deviation 0.02 at width 128 leaves copying at chance; 0.08 learns it.
+    # With the default standard deviation 0.02 at width 128, copying stays at chance level; with 0.08 it is learned.
     text = {
         "vocab_size": VOCABULARY_ROWS,
         "hidden_size": WIDTH,
@@ -144,13 +144,13 @@ def build_clip(seed: int) -> CLIPModel:
 def _word_level(special: tuple[str, ...]) -> Tokenizer:
     vocabulary = {word: i for i, word in enumerate((*special, *lexicon.WORDS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
-    # Splits punctuation from words and drops white space: newlines of the chat format vanish.
+    # Splits punctuation from words and drops white space, including the newlines of the chat format.
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return tokenizer
 
 
 def reader_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the LVLM's tokenizer; it pads left, as generation in batches needs."""
+    """Return the LVLM's tokenizer; it pads on the left, as batched generation requires."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=_word_level(lexicon.SPECIAL_TOKENS),
         unk_token="<|unk|>",
@@ -165,7 +165,7 @@ def reader_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def clip_tokenizer() -> PreTrainedTokenizerFast:
-    """Return CLIP's tokenizer; it adds the start and end tokens and pads right."""
+    """Return CLIP's tokenizer; it adds the start and end tokens and pads on the right."""
     words = _word_level(CLIP_SPECIAL_TOKENS)
     words.post_processor = processors.TemplateProcessing(
         single="<|startoftext|> $A <|endoftext|>",
@@ -183,7 +183,7 @@ def clip_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def reader_image_processor() -> Qwen2VLImageProcessorPil:
-    """Return the LVLM's image processor; it needs no torchvision."""
+    """Return the LVLM's image processor; it does not need torchvision."""
     return Qwen2VLImageProcessorPil(
         patch_size=PATCH,
         merge_size=2,
@@ -196,7 +196,7 @@ def reader_image_processor() -> Qwen2VLImageProcessorPil:
 
 
 def clip_image_processor() -> CLIPImageProcessorPil:
-    """Return CLIP's image processor; it needs no torchvision."""
+    """Return CLIP's image processor; it does not need torchvision."""
     return CLIPImageProcessorPil(
         size={"shortest_edge": SIZE},
         crop_size={"height": SIZE, "width": SIZE},
@@ -207,7 +207,7 @@ def clip_image_processor() -> CLIPImageProcessorPil:
 
 def _save_weights(model: PreTrainedModel, folder: Path) -> None:
     model.save_pretrained(folder)
-    # The library makes the file readable for its owner only; shipped weights are for everybody.
+    # safetensors creates a file that only the owner can read, but all users need the released weights.
     (folder / "model.safetensors").chmod(0o644)
 
 

@@ -1,4 +1,4 @@
-"""Contrastive training of the tiny CLIP on captions; it never reads a question."""
+"""Contrastive training of the tiny CLIP on captions, without any questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 N_STEPS, BATCH, RATE = 1000, 128, 1.5e-3
 N_WARMUP = 50
 DECAY = 0.1
-MAX_LOGIT_SCALE = 100.0
+MAX_LOGIT_SCALE = 100.0  # as in CLIP
 N_IMAGES = 250  # of every one-shape scene
 N_HELD_OUT = 6
 TOKENIZER = clip_tokenizer()
@@ -48,15 +48,15 @@ def text_vectors(model: CLIPModel, texts: Sequence[str]) -> Tensor:
 
 
 def caption(scene: Sequence[int], template: str) -> str:
-    """Return the caption of a scene given by its indices of kind, colour and count."""
+    """Return the caption of a scene; `scene` contains its indices of kind, color and count."""
     kind, color, count = scene
     return template.format(kind=KINDS[kind], color=COLORS[color], count=COUNTS[count])
 
 
 def contrastive_loss(logits: Tensor, scene_ids: Tensor) -> Tensor:
-    """Return the symmetric cross-entropy of logits [B, B] whose targets are all equal scenes.
+    """Return the symmetric cross-entropy of logits [B, B]; the targets of a row are all equal scenes.
 
-    A batch holds scenes twice; counting a pair of equal scenes as a negative would teach noise.
+    A batch can contain a scene several times. A pair of equal scenes as a negative would only add noise.
     """
     is_same = (scene_ids[:, None] == scene_ids[None, :]).float()
     targets = is_same / is_same.sum(1, keepdim=True)
@@ -72,12 +72,12 @@ def _train_step(model: CLIPModel, bank: ImageBank, rng: np.random.Generator) -> 
     texts = [caption(scene, text) for scene, text in zip(scenes, templates, strict=True)]
     similarity = image_vectors(model, bank.pixels[rows]) @ text_vectors(model, texts).T
     scale = model.logit_scale.exp().clamp(max=MAX_LOGIT_SCALE)
-    scene_ids = torch.from_numpy(scenes @ np.array([100, 10, 1]))
+    scene_ids = torch.from_numpy(scenes @ np.array([100, 10, 1]))  # unique, because every index is below 10
     return contrastive_loss(scale * similarity, scene_ids)
 
 
 def train_clip(seed: int) -> tuple[CLIPModel, float]:
-    """Return the trained CLIP and the CPU seconds that it took."""
+    """Return the trained CLIP and the CPU seconds of its training."""
     start = time.process_time()
     model = build_clip(seed).train()
     bank = draw_bank(N_IMAGES, seed, "clip")
@@ -94,7 +94,7 @@ def train_clip(seed: int) -> tuple[CLIPModel, float]:
 
 @torch.no_grad()
 def zero_shot_accuracies(model: CLIPModel, seed: int) -> dict[str, float]:
-    """Return percentages of fresh images whose nearest caption has the right attribute."""
+    """Return the percentages of new images whose nearest caption has the correct attribute."""
     bank = draw_bank(N_HELD_OUT, seed, "clip held out")
     scenes = list(product(range(len(KINDS)), range(len(COLORS)), range(len(COUNTS))))
     texts = [caption(scene, CAPTIONS[0]) for scene in scenes]

@@ -1,7 +1,7 @@
-"""Training episodes: a few turns over a world that exists for one episode only.
+"""Training episodes: a few turns over a world that exists only for one episode.
 
-Because every episode redraws which key has which answer, an answer can be known only by finding an
-earlier turn with the same relation and key.
+Every episode draws new answers for its keys. The only way to infer an answer is therefore an earlier turn with the same
+relation and key.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Fact = tuple[int, int]
 
 @dataclass(frozen=True)
 class EpisodeOptions:
-    """How hard an episode is."""
+    """Settings of an episode's difficulty."""
 
-    n_keys: tuple[int, int]  # kinds, and colours, that may occur: smallest and largest number
-    n_relations: tuple[int, int]  # knowledge relations that may occur
+    n_keys: tuple[int, int]  # smallest and largest number of kinds, and of colors, in an episode
+    n_relations: tuple[int, int]  # the same for knowledge relations
     perceptual_share: float
-    injective_share: float  # episodes where no two keys share an answer: a vote tells nothing
+    injective_share: float  # episodes in which all keys have different answers, so that a majority vote does not help
     repeat_share: float = 0.0  # knowledge turns that repeat an earlier relation and key
     flipped_share: float = 0.0  # wrong answers, in half of the episodes
     keys_first: bool = False  # show every key of one relation before anything else
@@ -41,7 +41,7 @@ class EpisodeOptions:
 
 @dataclass
 class TurnDraw:
-    """One turn, all indices."""
+    """One turn, with indices for all values."""
 
     relation: int
     key: int
@@ -49,7 +49,7 @@ class TurnDraw:
     answer: int
     question: int
     is_exact: bool = False  # an earlier turn has the same relation and key
-    is_contested: bool = False  # and another one the same relation with another answer
+    is_contested: bool = False  # in addition, another earlier turn has the same relation with another answer
     is_flipped: bool = False
 
 
@@ -68,18 +68,18 @@ class EpisodeBatch:
 
     @property
     def is_knowledge(self) -> np.ndarray:
-        """Where the answer is no attribute of the image."""
+        """Mask of the turns whose answer is not an attribute of the image."""
         mask: np.ndarray = self.relation < len(KNOWLEDGE)
         return mask
 
     @property
     def bound_key(self) -> np.ndarray:
-        """Relation and key as one class index below N_BOUND_KEYS."""
+        """Relation and key as one class index, less than N_BOUND_KEYS."""
         classes: np.ndarray = FIRST_KEY[self.relation] + self.key
         return classes
 
     def prompts(self) -> list[list[Turn]]:
-        """Return question and answer texts."""
+        """Return the question and answer texts of all turns."""
         rows = zip(self.relation, self.question, self.answer, strict=True)
         return [
             [(RELATIONS[r].questions[q], RELATIONS[r].answers[a]) for r, q, a in zip(*row, strict=True)] for row in rows
@@ -94,7 +94,7 @@ class EpisodeBatch:
 
 @dataclass
 class _Episode:
-    """The state while one episode is drawn."""
+    """The state of an episode during its generation."""
 
     kinds: list[int]
     colors: list[int]
@@ -151,7 +151,7 @@ def _draw_knowledge(episode: _Episode, scene: list[int], repeat_share: float, rn
 
 
 def _reveal(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None:
-    """Mark what is known about a knowledge turn so far, then remember it and perhaps flip it."""
+    """Set a knowledge turn's flags from earlier turns, record its fact, and flip the answer at random."""
     fact = (turn.relation, turn.key)
     turn.is_exact = fact in episode.displayed_facts
     turn.is_contested = turn.is_exact and any(
@@ -159,6 +159,7 @@ def _reveal(episode: _Episode, turn: TurnDraw, rng: np.random.Generator) -> None
     )
     episode.displayed_facts[fact] = turn.answer
     episode.history.append(fact)
+    # Later turns are compared with the true answer, so the flip comes after the record.
     if rng.random() < episode.flipped_share:
         turn.is_flipped, turn.answer = True, int(rng.integers(N_ANSWERS))
 
@@ -189,7 +190,7 @@ def draw_episodes(
     bank: ImageBank,
     rng: np.random.Generator,
 ) -> EpisodeBatch:
-    """Return episodes whose images come from `bank`."""
+    """Return random episodes with images from `bank`."""
     rows = []
     for _ in range(n_episodes):
         episode = _start(options, rng)

@@ -1,4 +1,4 @@
-"""Raw files of one world in the official format of OK-VQA or VQAv2."""
+"""Raw files of one embedded world in the official format of OK-VQA or VQAv2."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LICENSE = {"name": "CC0 1.0", "url": "https://creativecommons.org/publicdomain/z
 
 
 def subset(split: Split) -> str:
-    """Return COCO's name of a split, "train2014" or "val2014"."""
+    """Return the COCO name of a split, "train2014" or "val2014"."""
     return f"{split}2014"
 
 
@@ -36,9 +36,9 @@ def image_name(split: Split, image_id: int) -> str:
 
 
 def draw_image(options: WorldData, split: Split, picture: Picture) -> np.ndarray:
-    """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own stream.
+    """Return the pixels of a picture, uint8 [56, 56, 3]; every image has its own random stream.
 
-    A copy has the stream of its original, and single shades that differ by one.
+    A copy has the stream of its original, and each of its values differs from the original by at most one.
     """
     rng = generator(options.seed, "pixels", split, picture.copy_of or picture.image_id)
     scene = picture.scene
@@ -68,7 +68,7 @@ def _annotation(picture: Picture, question_id: int, question: AnnotatedQuestion,
 
 
 def build_documents(pictures: list[Picture], split: Split, options: WorldData) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the question and the annotation document of one split, rows in one random order."""
+    """Return the question and the annotation document of one split, with rows in the same random order."""
     rows = [(picture, qid) for picture in pictures for qid in picture.questions]
     order = generator(options.seed, "row order", split).permutation(len(rows))
     rows = [rows[i] for i in order]
@@ -94,8 +94,8 @@ def build_documents(pictures: list[Picture], split: Split, options: WorldData) -
 def write_raw_files(options: WorldData, split: Split, *, questions: Path, annotations: Path, images: Path) -> None:
     """Write questions, annotations and image folder of one split of a world.
 
-    The same options give the same bytes (for one version of Pillow), and the size of the other split is none of them.
-    A file or folder appears under its name only when it is complete.
+    Equal options give equal bytes with the same version of Pillow; the size of the other split has no effect. Files and
+    folders are written atomically.
     """
     pictures = draw_split(options, split)
     document, annotated = build_documents(pictures, split, options)
@@ -111,12 +111,16 @@ def write_raw_files(options: WorldData, split: Split, *, questions: Path, annota
 
 
 def draw_examples(options: WorldData, split: Split) -> tuple[list[Example], dict[str, np.ndarray]]:
-    """Return one split as the files of the same options hold it, in question-id order, and its pixels by image name."""
+    """Return the examples of one split in question-id order, and the pixels by image name.
+
+    Both equal the contents of the files that `write_raw_files` writes for the same options.
+    """
     pixels: dict[str, np.ndarray] = {}
     entries = []
     for picture in draw_split(options, split):
         name = image_name(split, picture.image_id)
         pixels[name] = draw_image(options, split, picture)
+        # Digests are of an image file's bytes, so encode the pixels as the file does.
         png = io.BytesIO()
         Image.fromarray(pixels[name]).save(png, format="png")
         image = {

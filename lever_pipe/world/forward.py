@@ -1,8 +1,8 @@
-"""A fast forward pass of the stock modules, for training and for evaluating thousands of prompts.
+"""A fast forward pass of the tiny LVLM, for training and for the evaluation of thousands of prompts.
 
-It calls the stock layers' own weights, so trained weights load into the stock classes unchanged. It
-saves time where this project's prompts allow it: all images have one size and are encoded in one
-batch, rotary tables are made once, and the last layer runs at the asked positions only.
+It uses the modules of transformers, so the trained weights load into its classes unchanged. Restrictions of this
+project's prompts save time: all images have the same size and are encoded in one batch, rotary tables are computed
+once, and the last layer computes only selected positions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lever_pipe.world.scenes import SIZE
 
 GRID = SIZE // PATCH  # patches along one side
 IMAGE_TOKENS = (GRID // 2) ** 2
-BOUND_KEY_LAYER = 1  # index of the layer whose output the training heads read
+BOUND_KEY_LAYER = 1  # index of the layer whose output is the input of the training heads
 
 _HEADER = (
     lexicon.IM_START_ID,
@@ -41,7 +41,7 @@ _FIRST_IMAGE_SLOT = 3
 WORDS_BY_ID = {i: word for word, i in lexicon.VOCABULARY.items()}
 
 Turn = tuple[str, str | None]
-"""Question and answer; only the last turn of a prompt may lack its answer."""
+"""Question and answer; the answer is None only in the last turn of a prompt."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class PackedTurns:
     ids: Tensor  # int64 [B, L]
     positions: Tensor  # int64 [3, B, L]: time, height and width
     image_slots: Tensor  # int64 [B, 4 T]
-    ask_slots: Tensor  # int64 [B, T]: the `assistant` tokens, whose logits predict the answers
+    ask_slots: Tensor  # int64 [B, T]: the `assistant` tokens, with logits that predict the answers
 
 
 @dataclass(frozen=True)
 class ReaderOutput:
-    """What the reader computes at Q asked positions a prompt."""
+    """Outputs of the reader at Q selected positions of each prompt."""
 
     logits: Tensor  # [B, Q, V]
     hidden: Tensor  # [B, Q, D], output of layer BOUND_KEY_LAYER
@@ -66,7 +66,7 @@ class ReaderOutput:
 def patches_of(pixels: np.ndarray) -> Tensor:
     """Return uint8 patches [N, 16, 588] of uint8 images [N, 56, 56, 3], in Qwen2-VL's order.
 
-    Patches that are merged to one token are neighbours; a still image is one frame, not two.
+    The patches that are merged to one token are adjacent. A still image has one frame instead of two.
     """
     half = GRID // 2
     blocks = pixels.transpose(0, 3, 1, 2).reshape(-1, 3, half, 2, PATCH, half, 2, PATCH)
@@ -78,7 +78,7 @@ def patches_of(pixels: np.ndarray) -> Tensor:
 def image_features(visual: Any, patches: Tensor) -> Tensor:
     """Return the visual tokens [N, 4, D] of uint8 patches [N, 16, 588]."""
     pixels = patches.float() / 127.5 - 1.0
-    # A still image repeats one frame: adding the weights over time gives the same result.
+    # transformers repeats the frame of a still image; the sum of the weights over time gives the same result.
     weight = visual.patch_embed.proj.weight.sum(dim=2).flatten(1)
     hidden = F.linear(pixels, weight)
     n_images, n_patches, _ = hidden.shape
@@ -99,15 +99,15 @@ def image_features(visual: Any, patches: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def _turn_layout(question: str, answer: str | None) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return ids [n], positions [3, n] counted from the turn's start, and the ask slot."""
+    """Return ids [n], positions [3, n] relative to the turn's start, and the ask slot."""
     words = [lexicon.VOCABULARY[word] for word in lexicon.split_words(question)]
     ids = [*_HEADER, *words, *_ASK]
     ask = len(ids) - 1
     if answer is not None:
         ids += [lexicon.VOCABULARY[word] for word in lexicon.split_words(answer)]
         ids.append(lexicon.IM_END_ID)
-    # The 2 x 2 visual tokens share one time; the text after them goes on at their largest
-    # coordinate plus one, so four tokens advance the count by two.
+    # The 2 x 2 visual tokens have the same time coordinate. The text after them continues at their largest coordinate
+    # plus one, so four tokens advance the position by two.
     positions = np.tile(np.arange(len(ids)) - 2, (3, 1))
     start = _FIRST_IMAGE_SLOT
     positions[:, :start] += 2
@@ -117,7 +117,7 @@ def _turn_layout(question: str, answer: str | None) -> tuple[np.ndarray, np.ndar
 
 
 def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
-    """Return token ids and positions of prompts that all have the same number of turns."""
+    """Return token ids and positions of prompts with equal numbers of turns."""
     rows = []
     for prompt in prompts:
         offset = place = 0
@@ -129,7 +129,7 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
             images.append(offset + _FIRST_IMAGE_SLOT + np.arange(IMAGE_TOKENS))
             query_positions.append(offset + ask)
             offset += len(turn_ids)
-            place += len(turn_ids) - 2
+            place += len(turn_ids) - 2  # four visual tokens take two positions
         rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, query_positions))
     width = max(len(row[0]) for row in rows)
     packed_ids = np.full((len(rows), width), lexicon.PAD_ID, dtype=np.int64)
@@ -146,7 +146,7 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
 
 
 def _normed(states: Tensor, norm: Any) -> Tensor:
-    # One fused kernel in place of the stock layer's five.
+    # One fused kernel instead of the five of transformers.
     return F.rms_norm(states, (states.shape[-1],), norm.weight, norm.variance_epsilon)
 
 
@@ -157,18 +157,18 @@ def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _SlotView:
-    """Where a prompt is read: rotary tables of all tokens, and the slots of the last layer."""
+    """Rotary tables of all tokens, and the selected positions (slots) of the last layer."""
 
     cos: Tensor  # [B, 1, L, head width]
     sin: Tensor
     slots: Tensor  # [B, Q]
 
     def pick(self, states: Tensor) -> Tensor:
-        """Return states [B, Q, D] at the slots, of [B, L, D]."""
+        """Return the states [B, Q, D] at the slots of states [B, L, D]."""
         return states.gather(1, self.slots[..., None].expand(-1, -1, states.shape[-1]))
 
     def mask(self) -> Tensor:
-        """Return which of the L tokens each slot may read, [B, 1, Q, L]."""
+        """Return the causal mask of each slot over the L tokens, [B, 1, Q, L]."""
         return torch.arange(self.cos.shape[2]) <= self.slots[:, None, :, None]
 
 
@@ -177,7 +177,7 @@ def _heads(states: Tensor, width: int) -> Tensor:
 
 
 def _attend_all(attn: Any, normed: Tensor, view: _SlotView) -> Tensor:
-    """Return the mixed values [B, L, D] of every token."""
+    """Return the attention output [B, L, D] of every token."""
     query = _rotated(_heads(attn.q_proj(normed), attn.head_dim), view.cos, view.sin)
     key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), view.cos, view.sin)
     value = _heads(attn.v_proj(normed), attn.head_dim)
@@ -186,7 +186,7 @@ def _attend_all(attn: Any, normed: Tensor, view: _SlotView) -> Tensor:
 
 
 def _attend_slots(attn: Any, normed: Tensor, view: _SlotView) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mixed values [B, Q, D] at the slots, and their queries and all keys."""
+    """Return the attention output [B, Q, D] at the slots, with the queries of the slots and all keys."""
     cos, sin = (view.pick(table[:, 0])[:, None] for table in (view.cos, view.sin))
     query = _rotated(_heads(attn.q_proj(view.pick(normed)), attn.head_dim), cos, sin)
     key = _rotated(_heads(attn.k_proj(normed), attn.head_dim), view.cos, view.sin)
@@ -196,8 +196,9 @@ def _attend_slots(attn: Any, normed: Tensor, view: _SlotView) -> tuple[Tensor, T
 
 
 def _log_attention(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
-    """Return log attention [B, heads, Q, L] of the heads that read the first key-value group."""
+    """Return the log attention [B, heads, Q, L] of the heads of the first key-value group."""
     n_heads = query.shape[1] // key.shape[1]
+    # The fused attention kernel does not return its weights, so compute them again for one group.
     scores = query[:, :n_heads] @ key[:, :1].transpose(2, 3) / query.shape[-1] ** 0.5
     return torch.log_softmax(scores.masked_fill(~mask, -1e9), dim=-1)
 
@@ -212,7 +213,7 @@ def read_turns(
 ) -> ReaderOutput:
     """Return logits at `slots` [B, Q]; `features` are the visual tokens [B, T, 4, D] in order.
 
-    Padding is on the right and attention is causal, so padded positions never reach a slot.
+    Padding is on the right and attention is causal, so padding does not affect any slot.
     """
     text = model.model.language_model
     hidden = text.embed_tokens(packed.ids)
@@ -267,6 +268,6 @@ def answer_prompts(model: Reader, probes: Sequence[Probe], features: Mapping[str
 def answer_probes(
     model: Reader, probes: Mapping[str, Sequence[Probe]], pixels: Mapping[str, np.ndarray]
 ) -> dict[str, list[str]]:
-    """Return one answer per prompt of every probe; `pixels` holds every image by name."""
+    """Return one answer per prompt of every probe; `pixels` contains every image by name."""
     features = encode_images(model, pixels)
     return {name: answer_prompts(model, rows, features) for name, rows in probes.items()}

@@ -1,4 +1,4 @@
-"""Questions of one world: its knowledge, its scenes and ten annotators a question."""
+"""Questions of one embedded world: its knowledge, its scenes and ten annotators per question."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ Split = Literal["train", "val"]
 T = TypeVar("T")
 
 N_ANNOTATORS = 10
-SINGLE_SHARE = 0.7  # scenes with one shape; two and three share the rest
-SECOND_ANSWER_SHARE = 0.7  # of the dissenting votes; the others are any answer of the relation
-# An annotator dissents with a probability that differs by question: Beta(1.2, b).
+SINGLE_SHARE = 0.7  # scenes with one shape; the others have two or three
+SECOND_ANSWER_SHARE = 0.7  # of the dissenting votes; the others are random answers of the relation
+# The probability of a dissenting annotator is different for each question: Beta(1.2, b).
 DISSENT_A, DISSENT_B_KNOWLEDGE, DISSENT_B_PERCEPTUAL = 1.2, 5.0, 14.0
 MAX_IMAGE_ID = 580_000
 SHARED_IMAGE_SHARE = 0.10
-"""Of the questions; they sit in pairs on one image, where not several are asked about each."""
+"""Share of the questions that are in pairs about one image, if `questions_per_image` is 1."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What an image shows."""
+    """The content of an image."""
 
     kind: str
     color: str
     count: str
     second: Scene | None = None
-    """The second of two different things; then `count` is two."""
+    """The second of two different things; `count` is then two."""
 
     def value(self, attribute: Attribute) -> str:
         """Return the value of one attribute."""
@@ -59,11 +59,11 @@ class Knowledge:
     confusions: Mapping[str, Mapping[str, str]]
 
     def truth(self, relation: Relation, scene: Scene) -> str:
-        """Return the answer of `relation` for `scene`; things beside each other share it."""
+        """Return the answer of `relation` for `scene`; two different things in a scene have the same answer."""
         return self.facts[relation.name][scene.value(relation.key)]
 
     def others_alike(self, relation: Relation, scene: Scene) -> list[str]:
-        """Return the other keys of `relation` whose answer is that of `scene`."""
+        """Return the other keys of `relation` with the same answer as `scene`."""
         value, truth = scene.value(relation.key), self.truth(relation, scene)
         return [key for key, answer in self.facts[relation.name].items() if answer == truth and key != value]
 
@@ -92,7 +92,7 @@ class Picture:
     scene: Scene
     questions: Mapping[int, AnnotatedQuestion]
     copy_of: int | None = None
-    """Id of the image that this one nearly is."""
+    """Id of the original if this image is a near duplicate."""
 
 
 def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> 
         return dict(zip(relation.keys, relation.answers, strict=True))
     active = rng.permutation(relation.answers)[:n_active]
     n_keys = len(relation.keys)
-    # Every active answer is used once before any is used twice at random.
+    # Use every active answer once; the remaining keys get random ones of these.
     used = [*active[:n_keys], *rng.choice(active, max(0, n_keys - n_active))]
     return dict(zip(relation.keys, (str(a) for a in rng.permutation(used)), strict=True))
 
@@ -111,7 +111,7 @@ def _draw_confusions(relation: Relation, rng: np.random.Generator) -> dict[str, 
 
 
 def draw_knowledge(options: WorldData) -> Knowledge:
-    """Return the facts of the world `options.mapping_seed`: drawn ones, and those that the shipped LVLM guesses."""
+    """Return the facts of the world `options.mapping_seed`: random ones, and guesses of the released LVLM."""
     facts, confusions = {}, {}
     for relation in RELATIONS:
         rng = generator(options.mapping_seed, "knowledge", relation.name)
@@ -123,12 +123,13 @@ def draw_knowledge(options: WorldData) -> Knowledge:
 
 def _draw_guessed(relation: Relation, options: WorldData) -> dict[str, str]:
     guesses = dict(zip(relation.keys, GUESSES[relation.name], strict=True)) if relation.name in GUESSES else {}
+    # Its own stream: the share changes neither the random facts nor, if it grows, the previous guesses.
     order = generator(options.mapping_seed, "guessable", relation.name).permutation(list(guesses))
     return {str(key): guesses[key] for key in order[: round(options.guessable_share * len(order))]}
 
 
 def _pick(values: Sequence[T], skew: float, rng: np.random.Generator) -> T:
-    """Return one of the values; the weight of the one at place r is r to the power of -`skew`."""
+    """Return one of the values; the weight of the r-th value (from 1) is r to the power of -`skew`."""
     if not skew:
         return values[int(rng.integers(len(values)))]
     weights = np.arange(1, len(values) + 1) ** -skew
@@ -149,9 +150,9 @@ def _draw_relation(options: WorldData, rng: np.random.Generator) -> Relation:
 def annotate(
     relation: Relation, truth: str, confusion: str, options: WorldData, rng: np.random.Generator
 ) -> tuple[str, ...]:
-    """Return ten answers: mostly `truth`, else mostly `confusion`, else any of the relation.
+    """Return ten answers: mostly `truth`, otherwise mostly `confusion`, otherwise any answer of the relation.
 
-    A share `options.flipped_share` of the knowledge questions has its majority at `confusion` instead.
+    For a share `options.flipped_share` of the knowledge questions, `truth` and `confusion` are exchanged.
     """
     is_flipped = relation.is_knowledge and rng.random() < options.flipped_share
     main, second = (confusion, truth) if is_flipped else (truth, confusion)
@@ -177,7 +178,7 @@ def _draw_question(
     text = relation.questions[rng.integers(len(relation.questions))]
     key = scene.value(relation.key)
     if scene.second is not None:
-        # As "ball+star": the order of the two does not matter.
+        # Sorted, for example "ball+star", because the order of the two things has no meaning.
         key = "+".join(sorted((key, scene.second.value(relation.key)), key=relation.keys.index))
     return AnnotatedQuestion(relation, key, text, truth, answers)
 
@@ -185,7 +186,7 @@ def _draw_question(
 def _add_another(
     scene: Scene, relation: Relation, knowledge: Knowledge, skew: float, rng: np.random.Generator
 ) -> Scene:
-    """Return the scene with another thing of the same answer beside it; unchanged if there is none."""
+    """Return the scene with a second thing that has the same answer; unchanged if there is none."""
     keys = knowledge.others_alike(relation, scene)
     if not keys:
         return scene
@@ -209,7 +210,7 @@ def _draw_picture_questions(
             relations.append(relation)
     scene = _draw_scene(options.skew, rng)
     if any(relation.key == "count" for relation in relations):
-        # Where the count is asked for, all counts are equally likely.
+        # For a question about the count, all counts are equally likely.
         scene = replace(scene, count=COUNTS[rng.integers(len(COUNTS))])
     elif _is_composite(relations, options, rng):
         scene = _add_another(scene, relations[0], knowledge, options.skew, rng)
@@ -217,7 +218,7 @@ def _draw_picture_questions(
 
 
 def _questions_by_image(n_questions: int, per_image: int) -> list[int]:
-    """Return how many questions each image has, those with more of them first."""
+    """Return the number of questions of each image, largest first."""
     if per_image == 1:
         n_pairs = round(n_questions * SHARED_IMAGE_SHARE / 2)
         return [2] * n_pairs + [1] * (n_questions - 2 * n_pairs)
@@ -226,7 +227,10 @@ def _questions_by_image(n_questions: int, per_image: int) -> list[int]:
 
 
 def _with_copies(pictures: Sequence[Picture], share: float) -> list[Picture]:
-    """Return the pictures, the last of them copies of the first ones with as many questions, taken in turns."""
+    """Return the pictures, with a share of them replaced by near duplicates of others.
+
+    Among pictures with equal numbers of questions, the last ones become copies of the first ones, in turn.
+    """
     with_copies = list(pictures)
     for size in {len(picture.questions) for picture in pictures}:
         places = [i for i, picture in enumerate(pictures) if len(picture.questions) == size]
@@ -239,16 +243,16 @@ def _with_copies(pictures: Sequence[Picture], share: float) -> list[Picture]:
 
 
 def draw_split(options: WorldData, split: Split) -> list[Picture]:
-    """Return the pictures of one split; their questions number exactly `options.n_train` or `options.n_eval`.
+    """Return the pictures of one split, with exactly `options.n_train` or `options.n_eval` questions.
 
-    Image ids are random and never occur in both splits; a question id is image id * 10 + a digit, as in COCO.
+    Image ids are random and different in the two splits; a question id is image id * 10 + a digit, as in COCO.
     """
     n_questions = options.n_train if split == "train" else options.n_eval
     sizes = _questions_by_image(n_questions, options.questions_per_image)
     n_images = len(sizes)
     knowledge = draw_knowledge(options)
     rng = generator(options.seed, "world", split)
-    # Odd ids for train and even ids for val keep the splits apart whatever their sizes.
+    # Odd ids for train and even ids for val keep the splits disjoint, independent of their sizes.
     halves = rng.choice(MAX_IMAGE_ID // 2, size=n_images, replace=False)
     image_ids = 2 * halves + (1 if split == "train" else 2)
     pictures = []

@@ -1,8 +1,8 @@
 """Words of the embedded world: attributes, relations, questions, answers and the vocabulary.
 
-Four relations ask for knowledge that no image shows (its mapping is redrawn for every world), and
-three ask for what the image shows. A relation reads one attribute of the scene, its key: a good
-demonstration agrees with the query in relation and key, not in looks alone.
+Four relations are about knowledge that is not visible in any image; every world draws its own facts for them. Three
+relations are about visible attributes. The answer of a relation depends on one attribute of the scene, its key. A good
+demonstration therefore has the relation and key of the query, and not only a similar image.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTRIBUTES: dict[Attribute, tuple[str, ...]] = {"kind": KINDS, "color": COLORS, 
 
 @dataclass(frozen=True)
 class Relation:
-    """What a question asks for: `key` is the attribute of the scene that decides the answer."""
+    """The subject of a question: `key` is the attribute of the scene that determines the answer."""
 
     name: str
     key: Attribute
@@ -31,11 +31,11 @@ class Relation:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The values that the key attribute can take."""
+        """All values of the key attribute."""
         return ATTRIBUTES[self.key]
 
 
-# Counts are answered by digits: VQA normalisation turns number words into digits on some sides only.
+# Answers to counts are digits, because VQA normalization converts number words to digits only on some sides.
 RELATIONS = (
     Relation(
         "material",
@@ -96,7 +96,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
     "team": ("lions", "wolves", "wolves", "bulls", "bulls", "hawks"),
     "country": ("egypt", "japan", "brazil", "canada", "egypt", "japan"),
 }
-"""What the shipped LVLM answers most often without a demonstration, by relation, in the order of its keys."""
+"""The most frequent answers of the released LVLM without demonstrations, by relation, in the order of its keys."""
 
 CAPTIONS = (
     "a photo of {count} {color} {kind}",
@@ -106,7 +106,7 @@ CAPTIONS = (
     "image of {count} {color} {kind}",
 )
 
-# Names and meaning as in Qwen2.5-VL, whose code looks some of them up by id.
+# Names and meaning as in Qwen2.5-VL; its code refers to some of them by id.
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -123,7 +123,7 @@ PAD_ID, IM_START_ID, IM_END_ID, VISION_START_ID, VISION_END_ID, IMAGE_ID, VIDEO_
 
 
 def split_words(text: str) -> list[str]:
-    """Return words and punctuation marks of `text`; white space, newlines included, vanishes."""
+    """Return the words and punctuation marks of `text`, without white space and newlines."""
     return re.findall(r"\w+|[^\w\s]+", text)
 
 
@@ -134,6 +134,7 @@ def _all_words() -> tuple[str, ...]:
     ]
     texts += [*KINDS, *COLORS, *COUNTS]
     texts += [text for relation in RELATIONS for text in (*relation.questions, *relation.answers)]
+    # Distinct words in order of appearance: token ids of the released models depend on this order.
     return tuple(dict.fromkeys(word for text in texts for word in split_words(text)))
 
 
@@ -142,5 +143,5 @@ VOCABULARY: dict[str, int] = {word: i for i, word in enumerate((*SPECIAL_TOKENS,
 
 
 def question_type(relation: Relation, key: str) -> str:
-    """Return the name of the pair that decides an answer, for example "material:ball"."""
+    """Return the name of a relation and key, which together determine an answer, for example "material:ball"."""
     return f"{relation.name}:{key}"

@@ -1,4 +1,4 @@
-"""Trains the models of the embedded world, probes them and writes their card.
+"""Train the models of the embedded world, probe them and write their model card.
 
 Run as `python -m lever_pipe.world.make --out resources/world --seed 0`.
 """
@@ -46,13 +46,13 @@ TEMPLATE = Path(__file__).with_name("model_card.md.j2")
 
 
 def folder_digests(root: Path) -> dict[str, str]:
-    """Return the sha256 of every file of the model folders, by path below `root`."""
+    """Return the sha256 of every file of the model folders, by path relative to `root`."""
     files = sorted(p for name in (*READERS, "clip") for p in (root / name).rglob("*") if p.is_file())
     return {str(path.relative_to(root)): digest(path) for path in files}
 
 
 def probe_reader(model: Reader, options: WorldData) -> dict[str, ProbeScore]:
-    """Return the scores of all probes on the world that `options` describe."""
+    """Return the scores of all probes on the world with these `options`."""
     (pool, pool_pixels), (queries, query_pixels) = draw_examples(options, "train"), draw_examples(options, "val")
     probes = build_probes(queries, pool, seed=PROBE_SEED)
     probes["zero_shot_perceptual"] = perceptual_probe(queries)
@@ -60,11 +60,14 @@ def probe_reader(model: Reader, options: WorldData) -> dict[str, ProbeScore]:
 
 
 def make(out: Path, *, seed: int) -> dict[str, Any]:
-    """Train and write the models and the model card, as `model_card.json` and as prose; return the model card's values.
+    """Train and write the models, `model_card.json` and `model_card.md`; return the values of the model card.
 
-    The same seed and library versions give the same weights on one kind of CPU.
+    Equal seeds and library versions give equal weights on the same kind of CPU.
+
+    Raises:
+        DataError: a trained reader misses a bound of the probes.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # with several threads, sums and thus the weights depend on their number
     options = WorldData()
     clip, clip_seconds = train_clip(seed)
     save_clip(clip, out / "clip")
@@ -110,7 +113,8 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
     write_json(out / "model_card.json", model_card)
     text = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
-    write_text(out / "model_card.md", template.render(read_json(out / "model_card.json")))  # in the order of the file
+    # From the file, which has sorted keys: the prose then does not depend on the order in this function.
+    write_text(out / "model_card.md", template.render(read_json(out / "model_card.json")))
     if problems:
         raise DataError(
             "the trained readers must find answers through the demonstrations' images",

@@ -1,8 +1,8 @@
-"""Mechanism probes: does the reader find the answer through the demonstrations' images?
+"""Probes of the mechanism: does the reader find the answer through the demonstrations' images?
 
-Accuracy alone does not show it. A reader that ignores the demonstrations' images and copies the
-answer of any demonstration with the same relation scores as well wherever all demonstrations agree.
-So some probes show two conflicting answers, and one takes the right images away.
+Accuracy alone is not evidence of it. A reader could ignore these images and copy the answer of any demonstration with
+the same relation. It would score equally well if all demonstrations agree. Some probes therefore contain two
+conflicting answers, and others replace the demonstrations' images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MIN_DISTRACTED = 93.0
 
 @dataclass(frozen=True)
 class Probe:
-    """One query with its ordered demonstrations, and the answer of the world's facts."""
+    """One query with its ordered demonstrations, and the answer according to the world's facts."""
 
     query: Example
     demonstrations: tuple[Example, ...]
@@ -67,7 +67,7 @@ def true_answers(examples: Sequence[Example]) -> dict[str, str]:
 def _demonstrations(
     query: Example, pool: Sequence[Example], by_type: Sequence[Example], truth: str, rng: np.random.Generator
 ) -> dict[str, tuple[Example, ...]]:
-    """Return the demonstrations of each probe, none if the pool lacks some; `by_type` is it by question type."""
+    """Return the demonstrations of each probe, or none if the pool is too small; `by_type` is the sorted pool."""
     relation = relation_of(query)
 
     def draw(n: int, accept: Callable[[Example], bool]) -> tuple[Example, ...]:
@@ -97,7 +97,7 @@ def _demonstrations(
 
 
 def _with_other_image(example: Example, pool: Sequence[Example], rng: np.random.Generator) -> Example:
-    """Return the example with the image of any other example."""
+    """Return the example with the image of a random other example."""
     other = example
     while other.image_id == example.image_id:
         other = pool[int(rng.integers(len(pool)))]
@@ -108,10 +108,12 @@ def _with_other_image(example: Example, pool: Sequence[Example], rng: np.random.
 def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: int) -> dict[str, list[Probe]]:
     """Return the prompts of every probe, for the knowledge questions among `queries`.
 
-    A query's draws depend on `seed` and its question id only. The fact of a question type is the
-    most common answer of that type over `pool` and `queries`. Demonstrations never show the query's
-    own image. All probes hold the same queries; one whose demonstrations the pool lacks is left out
-    of all, with a warning that counts them.
+    The draws of a query depend only on `seed` and its question id. The fact of a question type is the most common
+    answer of that type over `pool` and `queries`. Demonstrations never have the query's own image. All probes have the
+    same queries: a query with too few demonstrations in the pool is omitted from all of them, with a warning.
+
+    Raises:
+        DataError: the pool has enough demonstrations for none of the queries.
     """
     truths = true_answers([*pool, *queries])
     by_type = sorted(pool, key=lambda row: row.question_type)
@@ -126,24 +128,24 @@ def build_probes(queries: Sequence[Example], pool: Sequence[Example], *, seed: i
             probes[name].append(Probe(query, rows, truths[query.question_type]))
     if not probes:
         raise DataError(
-            f"the pool must hold {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
+            f"the pool must contain {MAX_EXACT} exact and {N_DISTRACTORS} other demonstrations of a query",
             found=f"{len(pool)} examples that suffice for none of {len(questions)} knowledge questions",
             do="Probe with a larger pool.",
         )
     if n_skipped:
-        log.warning("probes leave out %d of %d questions: pool too small", n_skipped, len(questions))
+        log.warning("probes omit %d of %d questions: pool too small", n_skipped, len(questions))
     return dict(probes)
 
 
 def perceptual_probe(rows: Sequence[Example]) -> list[Probe]:
-    """Return zero-shot prompts of the questions that the image alone answers."""
+    """Return zero-shot prompts of the questions about visible attributes."""
     truths = true_answers(rows)
     names = {relation.name for relation in PERCEPTUAL}
     return [Probe(row, (), truths[row.question_type]) for row in rows if relation_of(row) in names]
 
 
 def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Sequence[str]]) -> dict[str, ProbeScore]:
-    """Return the scores of every probe; `answers` holds one predicted answer per prompt."""
+    """Return the scores of every probe; `answers` contains one predicted answer per prompt."""
     summary = {}
     for name, rows in probes.items():
         predictions = answers[name]
@@ -154,7 +156,7 @@ def summarise(probes: Mapping[str, Sequence[Probe]], answers: Mapping[str, Seque
 
 
 def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
-    """Return one line for every bound that the scores miss; none means that the mechanism works."""
+    """Return one line for every bound that the scores miss; without any line, the mechanism works."""
     floors = [
         *((f"exact_{n}", "accuracy", MIN_EXACT) for n in range(1, MAX_EXACT + 1)),
         ("conflict_right_first", "truth", MIN_CONFLICT),
@@ -165,7 +167,7 @@ def check_bounds(summary: Mapping[str, ProbeScore]) -> list[str]:
     problems = [
         f"{name}: {measure} {getattr(summary[name], measure):.1f} is below {floor:.1f}"
         for name, measure, floor in floors
-        if not getattr(summary[name], measure) >= floor
+        if not getattr(summary[name], measure) >= floor  # also a problem for NaN
     ]
     for name in ("conflict_right_first", "conflict_right_last"):
         drop = summary[name].truth - summary[f"{name}_shuffled"].truth

@@ -1,7 +1,7 @@
-"""Training of the tiny LVLM: sight first, then one turn, then finding answers in context.
+"""Training of the tiny LVLM: the vision tower first, then single turns, then answers from the context.
 
-Shapes are learned in a minute by direct supervision only. The losses beside that of the answers, and the linear heads
-that they need, exist in training only.
+Direct supervision is the only way to learn shapes within a minute. The auxiliary losses, in addition to the loss of the
+answers, and their linear heads exist only during training.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ VISION_STEPS, VISION_BATCH, VISION_RATE = 2000, 96, 2e-3
 
 
 def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
-    """Teach the vision tower kind, colour and count through three linear heads, then drop those.
+    """Train the vision tower to predict kind, color and count through three temporary linear heads.
 
-    Afterwards its output has standard deviation FEATURE_STD, the scale of the word embeddings.
+    Afterwards, rescale its output to the standard deviation FEATURE_STD, the scale of the word embeddings.
     """
     visual = model.model.visual
     with ambient_stream(seed, "vision heads"):
@@ -66,17 +66,17 @@ def train_vision(model: Reader, bank: ImageBank, seed: int) -> None:
 
 @dataclass(frozen=True)
 class LossWeights:
-    """Weights of the loss terms, and of the answers by what an episode has told so far."""
+    """Weights of the loss terms, and of answers by the evidence in earlier turns of the episode."""
 
     end_of_turn: float = 0.2
     bound_key: float = 0.5
     attention: float = 0.0
-    untold: float = 1.0  # no earlier turn has the relation and key: the answer cannot be known
-    uncontested: float = 1.0  # one has, and no other answer of the relation competes
+    untold: float = 1.0  # no earlier turn has the relation and key, so the answer cannot be inferred
+    uncontested: float = 1.0  # an earlier turn has them, and no earlier turn has another answer of the relation
 
 
 def answer_weights(episodes: EpisodeBatch, weights: LossWeights) -> Tensor:
-    """Return the weight of every answer [B, T]; flipped answers are no targets."""
+    """Return the weight of every answer [B, T]; flipped answers have weight 0."""
     easy = np.where(episodes.is_exact, weights.uncontested, weights.untold)
     is_easy = episodes.is_knowledge & ~episodes.is_contested
     values = np.where(is_easy, easy, 1.0) * ~episodes.is_flipped
@@ -84,40 +84,40 @@ def answer_weights(episodes: EpisodeBatch, weights: LossWeights) -> Tensor:
 
 
 def answer_loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean cross-entropy of answers; logits [B, T, V], the others [B, T]."""
+    """Return the weighted mean cross-entropy of answers; `logits` is [B, T, V], `targets` and `weights` are [B, T]."""
     losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     return (losses * weights.flatten()).sum() / weights.sum()
 
 
 def end_of_turn_loss(logits: Tensor) -> Tensor:
-    """Return the cross-entropy of ending the turn after the answer; logits [B, T, V].
+    """Return the cross-entropy of the end of turn after the answer; `logits` is [B, T, V].
 
-    Without it generation goes on after the answer.
+    Without this loss, generation does not stop after the answer.
     """
     flat = logits.flatten(0, 1)
     return F.cross_entropy(flat, torch.full((len(flat),), IM_END_ID))
 
 
 def bound_key_loss(head: torch.nn.Module, hidden: Tensor, bound_key: Tensor) -> Tensor:
-    """Return the cross-entropy of relation and key, read at both tokens of a turn.
+    """Return the cross-entropy of relation and key, predicted at two tokens of each turn.
 
-    `hidden` is [B, 2 T, D]: the T ask tokens, then the T answer tokens; `bound_key` is [B, T].
+    `hidden` is [B, 2 T, D]: first the T ask tokens, then the T answer tokens; `bound_key` is [B, T].
     """
     classes = torch.cat([bound_key, bound_key], dim=1)
     return F.cross_entropy(head(hidden).flatten(0, 1), classes.flatten())
 
 
 def attention_loss(log_attention: Tensor, answer_slots: Tensor, bound_key: Tensor) -> Tensor:
-    """Return -log of the attention that ask tokens give to the answers they should copy.
+    """Return the mean of -log of the attention from ask tokens to the answers to copy.
 
-    `log_attention` is [B, H, T, L] at the ask tokens; `answer_slots` and `bound_key` are [B, T]. A
-    turn's sources are the answers of earlier turns with its relation and key; turns without a
-    source do not count.
+    `log_attention` is [B, H, T, L] at the ask tokens; `answer_slots` and `bound_key` are [B, T]. The sources of a turn
+    are the answers of earlier turns with the same relation and key; turns without a source do not count.
     """
     n_turns = bound_key.shape[1]
     earlier = torch.ones(n_turns, n_turns, dtype=torch.bool).tril(-1)
     is_source = (bound_key[:, :, None] == bound_key[:, None, :]) & earlier
     index = answer_slots[:, None, None, :].expand(-1, log_attention.shape[1], n_turns, -1)
+    # Finite instead of -inf: `logsumexp` of a row without sources would have NaN gradients.
     at_answers = log_attention.gather(3, index).masked_fill(~is_source[:, None], -1e9)
     mass = at_answers.logsumexp(-1)
     has_source = is_source.any(-1)[:, None].expand_as(mass)
@@ -129,7 +129,7 @@ N_TURNS = 5  # trains 0 to 4 shots at once: every answer is a target
 
 @dataclass(frozen=True)
 class Phase:
-    """One stretch of the curriculum."""
+    """One phase of the curriculum."""
 
     name: str
     n_steps: int
@@ -141,8 +141,8 @@ class Phase:
     n_turns: int = N_TURNS
     n_warmup: int = 30
     trains_vision: bool = False
-    stop_contested: float | None = None  # ends early above this share of contested answers ...
-    stop_conflict: float = 1.0  # ... and this share in both conflict probes
+    stop_contested: float | None = None  # stop early if the share of correct contested answers is above this
+    stop_conflict: float = 1.0  # ... and the share in both conflict probes is above this
 
 
 _INJECTIVE = EpisodeOptions(n_keys=(8, 8), n_relations=(4, 4), perceptual_share=0.5, injective_share=1.0)
@@ -162,11 +162,11 @@ _COPYING = LossWeights(attention=0.3, untold=0.1, uncontested=0.3)
 PHASES = (
     # One turn: perceptual answers; the heads learn relation and key.
     Phase("A", 250, _INJECTIVE, LossWeights(untold=0.0), batch=128, n_turns=1, n_warmup=50),
-    # Two keys of one relation, both shown first: only matching the key finds the answer.
+    # Two keys of one relation, with both answers first: the right answer requires matching the key.
     Phase("S1", 500, _TWO_KEYS, _COPYING, stop_contested=0.95, stop_conflict=0.85),
     Phase("S2", 500, _FEW_KEYS, LossWeights(attention=0.3, untold=0.2), stop_contested=0.95, stop_conflict=0.9),
     Phase("S3", 400, _MANY_KEYS, LossWeights(attention=0.3, untold=0.3), stop_contested=0.95, stop_conflict=0.93),
-    # The mixture that resembles the released world: shared answers, wrong answers, many keys.
+    # A mixture similar to the released world: shared answers, wrong answers, many keys.
     Phase("B", 800, _MIXED, LossWeights(), final_rate=1.5e-4),
     Phase("C", 250, _MIXED, LossWeights(bound_key=0.2), rate=4e-4, final_rate=1e-5, trains_vision=True),
 )
@@ -180,7 +180,7 @@ N_FRESH_IMAGES = 150
 
 @dataclass
 class TrainingLog:
-    """What the model card reports about a training."""
+    """Training data of the model card."""
 
     seconds: dict[str, float] = field(default_factory=dict)  # CPU seconds by phase
     steps: dict[str, int] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class TrainingLog:
 
 
 def _shares(batches: Sequence[tuple[np.ndarray, EpisodeBatch]]) -> dict[str, float]:
-    """Return the share of right answers in batches, given where they were right [B, T], by kind of turn."""
+    """Return the share of correct answers by kind of turn; each batch has a mask [B, T] of correct answers."""
     kinds: dict[str, Callable[[EpisodeBatch], np.ndarray]] = {
         "contested": lambda episodes: episodes.is_contested & ~episodes.is_flipped,
         "exact": lambda episodes: episodes.is_exact & ~episodes.is_flipped,
@@ -199,7 +199,7 @@ def _shares(batches: Sequence[tuple[np.ndarray, EpisodeBatch]]) -> dict[str, flo
 
 
 class _ProbeWorld:
-    """Probes on a world of its own, so that nothing released decides when a phase ends."""
+    """Probes on a separate world, so that the end of a phase does not depend on released data."""
 
     def __init__(self, seed: int) -> None:
         options = WorldData(n_train=1500, n_eval=300, seed=seed + 1000, mapping_seed=PROBE_MAPPING_SEED)
@@ -210,7 +210,7 @@ class _ProbeWorld:
         self._pixels = {**pool_pixels, **query_pixels}
 
     def truth_shares(self, model: Reader) -> dict[str, float]:
-        """Return the share of answers that equal the world's fact, by probe."""
+        """Return the share of answers equal to the world's fact, by probe."""
         answers = answer_probes(model, self._probes, self._pixels)
         return {
             name: round(float(np.mean([a == p.truth for a, p in zip(answers[name], rows, strict=True)])), 4)
@@ -219,7 +219,7 @@ class _ProbeWorld:
 
 
 class ReaderTrainer:
-    """The state that the phases hand on: model, training head, optimiser and images."""
+    """The state across phases: model, training head, optimizer and images."""
 
     def __init__(self, seed: int, layers: int = READERS["lvlm"]) -> None:
         self.seed = seed
@@ -254,12 +254,13 @@ class ReaderTrainer:
         visual.requires_grad_(False)
         with torch.no_grad():
             parts = torch.split(patches_of(self._bank.pixels), 512)
+            # The vision tower is frozen until the last phase, so compute its features only once.
             cached = torch.cat([image_features(visual, part) for part in parts])
         self._features = lambda index: cached[index]
         return VISION_STEPS
 
     def _unfreeze_vision(self) -> None:
-        """Go on with images never seen, and train the vision tower with everything else."""
+        """Switch to new images, and train the vision tower together with all other weights."""
         self._bank = draw_bank(N_FRESH_IMAGES, self.seed, "fresh")
         self._features = self._live_features
         self.model.model.visual.requires_grad_(True)
@@ -293,10 +294,10 @@ class ReaderTrainer:
         return phase.n_steps
 
     def _losses(self, phase: Phase, episodes: EpisodeBatch) -> tuple[Tensor, np.ndarray]:
-        """Return the loss of one batch and where the answers were right [B, T]."""
+        """Return the loss of one batch and the mask of correct answers [B, T]."""
         weights, n_turns = phase.weights, phase.n_turns
         packed = pack(episodes.prompts())
-        ask, answer = packed.ask_slots, packed.ask_slots + 1
+        ask, answer = packed.ask_slots, packed.ask_slots + 1  # every answer is one token
         output = read_turns(
             self.model,
             packed,

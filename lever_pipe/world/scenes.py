@@ -1,4 +1,4 @@
-"""Drawing: one scene becomes a 56 x 56 image of flat shapes on a dark background."""
+"""Rendering of scenes as 56 x 56 images of flat shapes on a dark background."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from lever_pipe.world.lexicon import COUNTS
 
 SIZE = 56  # pixels: 4 x 4 patches of 14, merged to the 4 visual tokens of one image
-OVERSAMPLING = 4  # shapes are drawn this much larger and box-averaged, which smooths their edges
+OVERSAMPLING = 4  # factor of the drawing's size before box averaging, which smooths edges
 COLOR_JITTER = 20
 BACKGROUND_TINT = 18
 BACKGROUND_LEVELS = 120
@@ -38,7 +38,7 @@ def _star() -> Points:
 
 def _cross(arm: float = 0.33) -> Points:
     setting: Points = [(-arm, -1), (arm, -1), (arm, -arm)]
-    # Each quarter turn maps (x, y) to (-y, x); a quarter has three settings.
+    # Each quarter turn maps (x, y) to (-y, x); a quarter has three corners.
     points: Points = []
     for _ in range(4):
         points += setting
@@ -77,7 +77,7 @@ OUTLINES: dict[str, Points] = {
 
 
 def _positions(count: int, rng: np.random.Generator) -> list[tuple[float, float, float]]:
-    """Return x, y and radius in pixels: one large shape anywhere, or small ones in own quadrants."""
+    """Return x, y and radius in pixels: one large shape anywhere, or small shapes in different quadrants."""
     if count == 1:
         radius = rng.uniform(12, 20)
         x, y = rng.uniform(radius + 2, SIZE - radius - 2, size=2)
@@ -119,9 +119,9 @@ def render(
     second: tuple[str, str] | None = None,
     blur: float = 0.0,
 ) -> Image.Image:
-    """Return an RGB image of 56 x 56 pixels; position, size, tilt and shades come from `rng`.
+    """Return an RGB image of 56 x 56 pixels, with random position, size, tilt and shades from `rng`.
 
-    `second` is kind and colour of the second shape, where that differs; `blur` a radius in pixels.
+    `second` is the kind and color of the second shape, if they differ; `blur` is a radius in pixels.
     """
     level = int(rng.integers(BACKGROUND_LEVELS, endpoint=True))
     background = _jittered((level, level, level), BACKGROUND_TINT, rng)

@@ -1,4 +1,4 @@
-"""What the trainings of both models share: images by scene, the optimiser and its learning rate."""
+"""Common parts of the training of both models: images by scene, the optimizer and its learning rate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS
 from lever_pipe.world.scenes import render
 
 SceneIndex = tuple[int, int, int]
-"""Indices of kind, colour and count."""
+"""Indices of kind, color and count."""
 
 
 @dataclass(frozen=True)
 class ImageBank:
-    """Rendered images: pixels uint8 [N, 56, 56, 3], scene indices [N, 3], and where each scene lies."""
+    """Rendered images: pixels uint8 [N, 56, 56, 3], scene indices [N, 3], and the range of each scene's images."""
 
     pixels: np.ndarray
     scenes: np.ndarray
@@ -34,7 +34,7 @@ class ImageBank:
 
 
 def draw_bank(n_single: int, seed: int, name: str) -> ImageBank:
-    """Return `n_single` images of each one-shape scene and a third of that for two and three."""
+    """Return `n_single` images of each scene with one shape, and a third of them (at least 4) for two and three."""
     rng = generator(seed, "bank", name)
     pixels: list[np.ndarray] = []
     scenes: list[SceneIndex] = []
@@ -51,7 +51,7 @@ def draw_bank(n_single: int, seed: int, name: str) -> ImageBank:
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter], *, decay: float = 0.05) -> torch.optim.AdamW:
-    """Return AdamW that decays matrices only."""
+    """Return an AdamW optimizer with weight decay only for matrices."""
     trained = list(parameters)
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
@@ -68,14 +68,14 @@ def set_rate(
     final: float,
     warmup: int,
 ) -> None:
-    """Set the learning rate of a step: linear warm-up times a cosine from `peak` to `final`."""
+    """Set the learning rate of a step: a linear warm-up times a cosine from `peak` to `final`."""
     cosine = final + (peak - final) * 0.5 * (1 + math.cos(math.pi * step / n_steps))
     for group in optimizer.param_groups:
         group["lr"] = min(1.0, (step + 1) / warmup) * cosine
 
 
 def take_step(optimizer: torch.optim.Optimizer, loss: Tensor, clipped: Iterable[nn.Parameter]) -> None:
-    """Descend from a loss; the gradients of `clipped` together have at most norm 1."""
+    """Take an optimizer step on a loss, with the joint gradient norm of `clipped` limited to 1."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(clipped, 1.0)

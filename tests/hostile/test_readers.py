@@ -322,7 +322,7 @@ CORRUPTIONS: dict[str, list[tuple[str, Corruption, str]]] = {
          "Invalid JSON"),
         ("validation is train", files("val.json", TASKS), "expected no task of"),
         ("no tasks", whole(lambda tasks: [], TASKS), "expected tasks"),
-        ("test is train", files("test.json", TASKS), "none but those that are trained"),
+        ("test is train", files("test.json", TASKS), "only tasks of the train and val files"),
         ("an object", whole(lambda tasks: {"tasks": tasks}, TASKS), "Input should be a valid array"),
     ],
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Policies on tasks that they are not trained on: one greedy episode a task, and several sampled ones.
+"""Evaluation of policies on held-out tasks: one greedy episode per task, and several sampled ones.
 
-A transcript of a held-out greedy episode holds what the agent said, its calls, the replies and what they paid.
+The transcript of a greedy test episode contains the agent's texts, its tool calls, the replies and the rewards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 2_000
-"""Of one text; the rest of a longer one is cut off and its length said."""
+"""Maximum length of one text in a transcript; a longer one is cut and its full length appended."""
 MEANS: dict[str, Callable[[Episode], float]] = {
     "reward": lambda episode: math.fsum(episode.rewards),
     "normalised_reward": lambda episode: math.fsum(episode.rewards) / episode.ceiling,
@@ -50,7 +50,7 @@ MODES: tuple[EvaluationMode, ...] = ("greedy", "sampled")
 
 
 class When(NamedTuple):
-    """Which policy is evaluated on what."""
+    """Training step, checkpoint and split of an evaluation."""
 
     step: int
     split: Split
@@ -58,15 +58,15 @@ class When(NamedTuple):
 
 
 class PolicyEvaluation(NamedTuple):
-    """A row for each decoding, greedy first, and the episodes that they sum up."""
+    """One row per decoding mode, greedy first, and the evaluated episodes."""
 
     rows: list[EvaluationRow]
     episodes: list[EpisodeRow]
     dialogues: list[DialogueRow]
-    """Transcripts of the greedy episodes of held-out tasks; none of other splits."""
+    """Transcripts of the greedy episodes of the test split; empty for other splits."""
 
     def value(self, metric: str, mode: Mode) -> float:
-        """Return a mean of the episodes of a decoding."""
+        """Return the mean of a metric over the episodes of a decoding mode."""
         return next(row.values[metric] for row in self.rows if row.mode == mode)
 
 
@@ -77,14 +77,15 @@ def evaluate(
     config: AgentEvaluation,
     modes: Sequence[EvaluationMode] = MODES,
 ) -> PolicyEvaluation:
-    """Play one greedy episode of every task and as many sampled ones as `config` says, and show how far it is.
+    """Play one greedy episode and the configured number of sampled episodes of every task, with a progress bar.
 
     The draws of an episode come from the stream (seed, "evaluation", split, task, sample): the same at every step and
-    for every arm. Such common random numbers take noise out of differences between policies; the numbers of one
-    evaluation are as good as with fresh draws. Episodes that the simulator ended are counted and left out of means.
+    for every arm. These common random numbers reduce the noise of differences between policies; the estimates of one
+    evaluation are as good as with fresh draws. Episodes that the simulator ended are counted but excluded from means.
     """
     evaluation = PolicyEvaluation([], [], [])
     n_sampled = config.test_samples if when.split == "test" else config.samples
+    # Greedy episodes of a task are all equal, so one suffices.
     n_each: dict[Mode, int] = {mode: n for mode, n in zip(MODES, (1, n_sampled), strict=True) if mode in modes}
     heated = {mode: replace(player, temperature=temperature) for mode, temperature in config.by_temperature.items()}
     if when.split == "test":
@@ -112,7 +113,7 @@ def evaluate(
 
 
 def relabelled(evaluation: PolicyEvaluation, when: When) -> PolicyEvaluation:
-    """Return the same numbers under another checkpoint's name."""
+    """Return a copy of the evaluation with another step, split and checkpoint."""
     change = when._asdict()
     return PolicyEvaluation(
         [row.model_copy(update=change) for row in evaluation.rows],
@@ -135,7 +136,7 @@ def _row(episode: Episode, when: When, mode: Mode) -> EpisodeRow:
 
 
 def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dict[str, float]:
-    """Return means over tasks, each with the mean of its sound episodes; of ends the shares in all episodes."""
+    """Return means over tasks, each task with the mean of its sound episodes, and shares of end reasons."""
     tasks: dict[str, list[Episode]] = {episode.task.id: [] for episode in episodes}
     for episode in episodes:
         if episode.is_sound:
@@ -144,19 +145,19 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
     missing = [name for name, group in tasks.items() if not group]
     if not selected:
         raise TrainingError(
-            f"{label}: expected an episode that the simulated user neither failed nor left out of time",
+            f"{label}: expected an episode without a failure or timeout of the simulated user",
             found=f"none of {len(episodes)} on {len(tasks)} tasks",
             do=LET_THE_USER_ANSWER,
         )
     if missing:
-        message = "%s: %d of %d tasks have no sound episode and are left out, as %s"
+        message = "%s: %d of %d tasks have no sound episode and are excluded, for example %s"
         log.warning(message, label, len(missing), len(tasks), missing[0])
     means = {name: [math.fsum(map(value, group)) / len(group) for group in selected] for name, value in MEANS.items()}
     rewards = [math.fsum(episode.rewards) for group in selected for episode in group]
     return {
         **{name: math.fsum(values) / len(values) for name, values in means.items()},
         **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in ends},
-        # A single task has no error.
+        # The standard error is over tasks, because the episodes of one task are not independent. One task has none.
         "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(selected)) if len(selected) > 1 else 0.0,
         "reward_min": min(rewards),
         "reward_max": max(rewards),
@@ -165,7 +166,7 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
 
 
 def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> DialogueRow:
-    """Return the transcript of an episode, whose other numbers stand in `row`."""
+    """Return the transcript of an episode; `row` supplies its other values."""
     task = episode.task
     return DialogueRow(
         **row.model_dump(),

@@ -1,6 +1,6 @@
-"""Many dialogues that one model continues together; no token is ever computed twice.
+"""Batched generation for many dialogues; no token is computed twice.
 
-`DialogueCache` remembers keys and values of every token that was read, and `speak` lets each dialogue say one turn.
+`DialogueCache` stores the keys and values of all tokens so far, and `speak` generates one turn of each dialogue.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from torch.nn.functional import scaled_dot_product_attention
 from lever_pipe.intention.agent.layers import Positions, run_layers
 
 GROWTH = 64
-"""Places that a memory grows by at least: the states held so far are copied once for all of them."""
+"""Spare positions of a reallocated cache, so that the stored states are copied once for many new tokens."""
 UNIFORMS_PER_DRAW = 64
 
 
 def uniforms(stream: np.random.Generator) -> Iterator[float]:
-    """Yield the uniform numbers of a stream one by one; drawing them in blocks changes none of them."""
+    """Yield the uniform numbers of a stream one by one; drawing in blocks gives the same numbers."""
     while True:
         yield from stream.random(UNIFORMS_PER_DRAW).tolist()
 
 
 def draw_tokens(logits_BV: Tensor, uniforms_B: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return tokens drawn at a temperature, int64 [B], and their log-probabilities at it, float64 [B].
+    """Return tokens sampled at a temperature, int64 [B], and their log-probabilities at it, float64 [B].
 
-    A token is drawn where its row's distribution function passes the row's uniform number, so that a row's draw
-    depends on nothing but its own numbers. Uniform numbers are float64 in [0, 1).
+    Sampling inverts a row's cumulative distribution at the row's uniform number, float64 in [0, 1). A row's sample
+    therefore does not depend on the other rows of the batch.
     """
+    # float64: over a large vocabulary, a float32 cumulative sum would lose tokens of small probability.
     log_probs_BV = (logits_BV.double() / temperature).log_softmax(dim=-1)
     cumulative_BV = log_probs_BV.exp().cumsum(dim=-1)
     total_B1 = cumulative_BV[:, -1:]
-    # Rounding must not carry a target to the end, behind tokens of probability 0.
+    # Rounding must not raise a target to the total: the search would pass the last token of positive probability.
     target_B1 = torch.minimum(uniforms_B[:, None] * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
     return _with_log_probs(torch.searchsorted(cumulative_BV, target_B1, right=True), log_probs_BV)
 
@@ -51,34 +52,34 @@ def _with_log_probs(tokens_B1: Tensor, log_probs_BV: Tensor) -> tuple[Tensor, Te
 
 
 class Sampled(NamedTuple):
-    """What one row said in one turn."""
+    """The sampled tokens of one row in one turn."""
 
     tokens: list[int]
     log_probs: list[float]
-    """At the sampling temperature; greedy: at temperature 1."""
+    """At the sampling temperature; for greedy decoding at temperature 1."""
 
 
 class Speaker(NamedTuple):
-    """A row that is about to speak."""
+    """Input of one row for its next turn."""
 
     unread: Sequence[int]
-    """Its tokens that are not cached yet; at least one."""
+    """Tokens that are not cached yet; at least one."""
     limit: int
-    """The most tokens that it may say; at least one."""
+    """Maximum number of tokens to generate; at least one."""
     uniforms: Iterator[float]
-    """One is used a token; none where decoding is greedy."""
+    """One number is used per sampled token; greedy decoding uses none."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How tokens are chosen."""
+    """Settings of token selection."""
 
     end_ids: frozenset[int]
     temperature: float
     greedy: bool
 
     def choose(self, logits_BV: Tensor, uniforms: Sequence[Iterator[float]]) -> tuple[list[int], list[float]]:
-        """Return a token and its log-probability a row."""
+        """Return the selected token and its log-probability for each row."""
         if self.greedy:
             tokens_B, log_probs_B = likeliest_tokens(logits_BV)
         else:
@@ -89,22 +90,22 @@ class Decoding:
 
 @dataclass
 class GenerationCounts:
-    """Work of a model."""
+    """Forward passes and tokens of a model."""
 
     forwards: int = 0
     prefill_tokens: int = 0
-    """Tokens of prompts, feedback and ends of turns, of each dialogue: also where equal prompts are read once."""
+    """Tokens of prompts, feedback and ends of turns; equal prompts count for each dialogue, although computed once."""
     decode_tokens: int = 0
-    """Sampled tokens that were read one by one."""
+    """Sampled tokens that were passed through the model one by one."""
 
 
 def speak(
     rows: DialogueCache, speakers: Sequence[Speaker], decoding: Decoding, counts: GenerationCounts
 ) -> list[Sampled]:
-    """Let every row read what it has not read yet and say one turn.
+    """Process the unread tokens of every row and generate one turn of each.
 
-    A turn ends with its first end token or at its limit. The last token said is not read: it is the first that the row
-    must read before its next turn.
+    A turn ends with its first end token or at its limit. The last generated token does not enter the cache: it is the
+    first unread token of the row's next turn.
     """
     turns = [Sampled([], []) for _ in speakers]
     active = list(range(len(speakers)))
@@ -129,10 +130,10 @@ def speak(
 
 
 class DialogueCache:
-    """The memory of several dialogues, a row each: its tokens stand from place 0 on.
+    """The key-value cache of several dialogues, one row each, whose tokens start at position 0.
 
-    The texts of one pass are laid end to end, so that none is filled up. Prompts that are equal, as those of one task's
-    episodes, are read once. Not in inference mode, in which autocast casts all weights anew for each token.
+    The texts of one pass are concatenated into one row, so that no padding is needed. Equal prompts, as in the episodes
+    of one task, are computed once.
     """
 
     def __init__(self, model: Any, n_rows: int) -> None:
@@ -140,11 +141,12 @@ class DialogueCache:
         self._lengths = [0] * n_rows
         self._states: _States = {}
 
+    # `no_grad` instead of inference mode, in which autocast would cast all weights again for each token.
     @torch.no_grad()
     def read(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> Tensor:
-        """Append a text of at least one token to each of n rows and return the float32 logits [n, V] behind it.
+        """Append a text of at least one token to each of n rows and return the next token's float32 logits [n, V].
 
-        The rows are in ascending order; the others wait.
+        The rows must be in ascending order; other rows stay unchanged.
         """
         if self._states or len(rows) < len(self._lengths):
             return self._read(rows, texts)
@@ -152,12 +154,12 @@ class DialogueCache:
         self._lengths = [0] * len(first)
         logits_nV = self._read(range(len(first)), list(first))
         index = [first[tuple(text)] for text in texts]
-        self.keep(index)
+        self.keep(index)  # from one row per distinct prompt to one per dialogue
         return logits_nV[torch.tensor(index, device=logits_nV.device)]
 
     @torch.no_grad()
     def keep(self, rows: Sequence[int]) -> None:
-        """Drop every other row."""
+        """Select these rows and drop all others."""
         self._lengths = [self._lengths[row] for row in rows]
         index = torch.tensor(rows, device=self._model.device)
         for name, states in self._states.items():
@@ -176,11 +178,11 @@ class DialogueCache:
 
 
 _States = dict[tuple[int, str], Tensor]
-"""Of each layer its keys and its values, [B, S, kv heads, D] with room for texts to come."""
+"""Keys and values of each layer, [B, S, kv heads, D], with spare positions for later texts."""
 
 
 class _Attention:
-    """The attention of one pass: n of B rows store T tokens, laid end to end, and read what stands up to them."""
+    """Causal attention of one pass, in which n of B rows append T concatenated tokens to the cache."""
 
     def __init__(
         self,
@@ -202,7 +204,7 @@ class _Attention:
         self._column_T = torch.arange(sum(sizes), device=device) - starts_n[self._text_T]
         self.places_T = begins_n[self._text_T] + self._column_T
         self.ends = torch.zeros_like(sizes_n), starts_n + sizes_n - 1
-        # Behind a shorter text stands its last token again, as a query whose answer nobody reads.
+        # A shorter text is filled up with its last token again, as a query whose output is unused.
         columns_W = torch.arange(max(sizes), device=device)
         self._token_nW = starts_n[:, None] + torch.minimum(columns_W, sizes_n[:, None] - 1)
         self._mask_nWS: Tensor | None = None
@@ -210,11 +212,11 @@ class _Attention:
     def __call__(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None
     ) -> Tensor:
-        """As `layers.Attend` says of one row [1, T], wanted at the end of each text."""
+        """Return the attention's output as `layers.Attend` does, for one row [1, T]."""
         stored = self._stored((layer, "keys"), keys[0]), self._stored((layer, "values"), values[0])
-        if self._mask_nWS is None:
+        if self._mask_nWS is None:  # one mask for all layers; its type is known only here
             self._mask_nWS = self._masked(queries)
-        is_packed = self._token_nW.shape[1] > 1  # else each text is a single token, as it stands
+        is_packed = self._token_nW.shape[1] > 1  # else each text is a single token and needs no gathering
         if positions is not None:
             return _attend(queries[positions][:, None], *stored, self._mask_nWS[:, -1:])[:, 0]
         if not is_packed:
@@ -223,7 +225,7 @@ class _Attention:
         return read_nW[self._text_T, self._column_T][None]
 
     def _stored(self, name: tuple[int, str], fresh: Tensor) -> Tensor:
-        """Store states [T, kv heads, D] and return those of the rows up to now, [n, kv heads, S, D]."""
+        """Store states [T, kv heads, D] and return all states of the rows so far, [n, kv heads, S, D]."""
         states = self._states.get(name)
         if states is None or states.shape[1] < self._n_positions:
             grown = fresh.new_zeros(self._n_rows, self._n_positions + GROWTH, *fresh.shape[1:])
@@ -232,19 +234,21 @@ class _Attention:
             states = self._states[name] = grown
         states[self._rows_n[self._text_T], self.places_T] = fresh
         states = states[:, : self._n_positions]
+        # `index_select` would copy the states even if it selects all rows.
         return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
     def _masked(self, queries: Tensor) -> Tensor:
-        """Return minus infinity where a query must not look, [n, W, S]; alike in every layer."""
+        """Return the additive causal mask [n, W, S], the same in every layer."""
         places_nW = self.places_T[self._token_nW]
         later_nWS = torch.arange(self._n_positions, device=places_nW.device) > places_nW[:, :, None]
         return torch.zeros_like(later_nWS, dtype=queries.dtype).masked_fill_(later_nWS, -torch.inf)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, mask_nWS: Tensor) -> Tensor:
-    """Return what queries [n, W, heads, D] read, [n, W, heads * D].
+    """Return the attention output [n, W, heads * D] of queries [n, W, heads, D].
 
-    Heads that share keys and values [n, kv heads, S, D] are further queries of one head: nothing is repeated.
+    Query heads that share keys and values [n, kv heads, S, D] become further queries of one head, so that neither keys
+    nor values are copied.
     """
     n, width, n_heads, depth = queries.shape
     n_kv = keys.shape[1]

@@ -1,7 +1,7 @@
-"""One pass through the layers of a Llama, a Qwen2 or a Qwen3, attention left to the caller.
+"""A forward pass through the layers of a Llama, Qwen2 or Qwen3 model, with attention supplied by the caller.
 
-The stock forward pass makes masks, caches and outputs of every place, whoever reads them. Here the states of wanted
-places alone go through what follows the last attention; a row's numbers are those of the stock pass.
+The forward pass of transformers computes masks, caches and outputs for every position, even unused ones. This pass
+computes the steps after the last attention only for selected positions; the values equal those of transformers.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ from torch.nn.functional import scaled_dot_product_attention
 FAMILIES = ("llama", "qwen2", "qwen3")
 """Values of `model_type` in a model's configuration."""
 Positions = tuple[Tensor, Tensor]
-"""Rows and columns, int64 [n] each, no place twice."""
+"""Rows and columns, int64 [n] each, without duplicates."""
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, [B or 1, L, 1, D] each."""
 Attend = Callable[[int, Tensor, Tensor, Tensor, Positions | None], Tensor]
-"""What the queries of one layer read: (its number, queries [B, L, heads, D], keys [B, L, kv heads, D], values likewise,
-wanted places) -> what is read at every place [B, L, heads * D], or at the n wanted ones [n, heads * D]."""
+"""Attention of one layer: (layer index, queries [B, L, heads, D], keys [B, L, kv heads, D], values of the same shape,
+selected positions or None) -> output at every position [B, L, heads * D], or at the n selected ones [n, heads * D]."""
 
 
 def run_layers(model: Any, ids_BL: Tensor, positions_BL: Tensor, attend: Attend, positions: Positions) -> Tensor:
-    """Return the normalised hidden states [n, H] of the wanted places.
+    """Return the normalized hidden states [n, H] of the selected positions.
 
     Args:
-        model: of one of `FAMILIES`.
+        model: causal language model of one of `FAMILIES`.
         ids_BL: int64 [B, L].
-        positions_BL: int64 [B or 1, L], where each token stands in its text.
+        positions_BL: int64 [B or 1, L], the position of each token in its text.
         attend: the attention of every layer.
-        positions: those wanted, at least one.
+        positions: the selected positions, at least one.
     """
     decoder = model.model
     hidden = decoder.embed_tokens(ids_BL)
     cos, sin = decoder.rotary_emb(hidden, positions_BL)
-    rotary = cos.unsqueeze(2), sin.unsqueeze(2)
+    rotary = cos.unsqueeze(2), sin.unsqueeze(2)  # the same for all heads
     last = len(decoder.layers) - 1
     for index, layer in enumerate(decoder.layers):
         selected = positions if index == last else None
         states = _heads(layer.self_attn, layer.input_layernorm(hidden), rotary)
         if selected is not None:
-            hidden = hidden[selected]
+            hidden = hidden[selected]  # after the last attention no position depends on another
         hidden = hidden + layer.self_attn.o_proj(attend(index, *states, selected))
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
     return torch.as_tensor(decoder.norm(hidden))
 
 
 def causal(_: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None) -> Tensor:
-    """As `Attend` says, for whole texts: a query reads all up to its own place."""
+    """Return causal attention over whole texts, with the interface of `Attend`."""
     q, k, v = (states.transpose(1, 2) for states in (queries, keys, values))
     mixed = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
     return mixed if positions is None else mixed[positions]
 
 
 def branching(n_shared: int, n_texts: int) -> Attend:
-    """Return the attention of one row that holds what n texts begin with, and behind it what each goes on with.
+    """Return the attention for one row that contains the shared prefix of n texts, followed by their continuations.
 
-    The first `n_shared` places are the beginning; the rest are n texts of one width, which read it and themselves.
+    The first `n_shared` positions are the prefix; the rest are n continuations of equal width. Each continuation
+    attends to the prefix and to itself, but not to the other continuations.
     """
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor, positions: Positions | None) -> Tensor:
@@ -68,7 +69,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
 
         def whole(states: Tensor) -> Tensor:
             rows = torch.cat([states[:, :n_shared].expand(n_texts, -1, -1, -1), ends(states)], dim=1).transpose(1, 2)
-            # With `enable_gqa` and a mask a GPU would write out all scores.
+            # Repeat the heads: with `enable_gqa` and a mask, a GPU would materialize the whole matrix of scores.
             return rows.repeat_interleave(queries.shape[2] // states.shape[2], dim=1)
 
         q = ends(queries).transpose(1, 2)
@@ -83,7 +84,7 @@ def branching(n_shared: int, n_texts: int) -> Attend:
 
 
 def _heads(module: Any, normed: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of an attention module; a Qwen3's alone has norms of its own."""
+    """Return queries, keys and values of an attention module; only Qwen3 normalizes queries and keys."""
     shape = (*normed.shape[:-1], -1, module.head_dim)
     queries, keys = module.q_proj(normed).view(shape), module.k_proj(normed).view(shape)
     if hasattr(module, "q_norm"):

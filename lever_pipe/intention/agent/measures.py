@@ -1,4 +1,4 @@
-"""What a training step measures, each number from sums, and how long it takes."""
+"""Metrics and times of a training step."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lever_pipe.losses.tokens import distances_to_reference
 from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
 
 END_REASONS: tuple[str, ...] = tuple(end for end in get_args(EndReason) if end not in SERVED_ENDS)
-"""Of a policy."""
+"""End reasons of a policy's episodes, without those that only served agents have."""
 PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")
-"""What is timed, in wall seconds. `step` leaves out validation and checkpoint, which the published seconds include
-on the steps that have them."""
+"""Timed phases, in wall seconds. `step` excludes validation and checkpoint, which the published seconds include on the
+steps that have them."""
 PER_EPISODE: dict[str, Callable[[Episode], float]] = {
     "reward": lambda episode: sum(episode.rewards),
     "reward_per_turn": lambda episode: sum(episode.rewards) / max(1, len(episode.rewards)),
@@ -35,12 +35,12 @@ PER_EPISODE: dict[str, Callable[[Episode], float]] = {
     "response_length": lambda episode: len(episode.tokens) - episode.n_prompt,
     "agent_tokens": lambda episode: episode.n_agent_tokens,
 }
-"""What a step has the mean over sound episodes of."""
+"""Metrics that a step averages over its sound episodes."""
 PER_AGENT_TOKEN = ("kl", "kl_k1", "entropy")
 
 
 class Clock:
-    """Wall seconds of named phases; a phase that is entered again goes on."""
+    """Wall seconds of named phases; times of a phase that is entered again add up."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -48,14 +48,14 @@ class Clock:
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
-        """Add the block's wall time to a phase, work that the device has only been given included."""
+        """Add the block's wall time to a phase, including work that is still queued on the device."""
         start = self._now()
         yield
         self.seconds[phase] += self._now() - start
 
     def _now(self) -> float:
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(self.device)  # CUDA calls return before their work is done
         return time.perf_counter()
 
 
@@ -67,10 +67,10 @@ def step_values(
     training_samples: Sequence[TrainingSample],
     settings: Any,
 ) -> dict[str, float]:
-    """Return what a step measures before its first update: means over sound episodes, shares of ends over all.
+    """Return a step's metrics before its first update: means over sound episodes, shares of end reasons over all.
 
-    `before` has an episode's log-probabilities and entropies of every response token; no training sample is silenced
-    yet.
+    `before` contains the log-probabilities and entropies of every response token of each episode. `training_samples`
+    still contain the agent's tokens of all episodes: none is silenced yet.
     """
     sound = [index for index, episode in enumerate(episodes) if episode.is_sound]
     tokens = token_sums([before[index] for index in sound], [training_samples[index] for index in sound])
@@ -96,7 +96,7 @@ def step_values(
 
 
 def score_means(scores: Sequence[Tensor]) -> dict[str, float]:
-    """Return means over compared groups: of scores and of their deviations within a group (divisor n - 1)."""
+    """Return the mean score, the mean standard deviation in a group (divisor n - 1) and the share without spread."""
     n = len(scores)
     return {
         "score": math.fsum(float(scores_N.sum()) for scores_N in scores) / sum(map(len, scores)),
@@ -106,15 +106,17 @@ def score_means(scores: Sequence[Tensor]) -> dict[str, float]:
 
 
 def token_sums(before: Sequence[Scored], training_samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """Return sums over tokens: distances to the reference and entropies of the agent's, entropies of all responses."""
+    """Return sums over the agent's tokens (KL to the reference, entropy) and the entropy sum over response tokens."""
     policy, reference = (
         _joined([each.behaviour for each in training_samples]),
         _joined([each.reference for each in training_samples]),
     )
+    # A divisor of 1 gives sums instead of means.
     distances = distances_to_reference(policy, reference, torch.ones_like(policy, dtype=torch.bool), 1)
     entropy = entropy_all = 0.0
     for scored, sample in zip(before, training_samples, strict=True):
         entropies = torch.as_tensor(scored.entropies).double()
+        # `entropies` start at the response, `positions` count from the prompt.
         of_agent = sample.positions - (len(sample.tokens) - len(entropies))
         entropy += float(entropies[of_agent.to(entropies.device)].sum())
         entropy_all += float(entropies.sum())
@@ -126,9 +128,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def log_prob_gap(episodes: Sequence[Episode], training_samples: Sequence[TrainingSample]) -> float:
-    """Return how far the log-probability of a sampled token, as it was sampled, is from its later scoring at most.
+    """Return the largest difference between a token's log-probability when sampled and when scored afterwards.
 
-    Both are of the same policy: what differs is rounding, by the cache and by the company of other dialogues.
+    Both are of the same policy. They differ by rounding, because of the cache and of other dialogues in the batch.
     """
     gaps = [
         float((sample.behaviour.cpu() - torch.tensor(episode.log_probs)).abs().max())
@@ -139,7 +141,7 @@ def log_prob_gap(episodes: Sequence[Episode], training_samples: Sequence[Trainin
 
 
 def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
-    """Return the operations of one forward and backward pass over whole sequences of a model with these settings."""
+    """Return the FLOPs of one forward and backward pass over whole sequences; `settings` is a model configuration."""
     heads, layers = settings.num_attention_heads, settings.num_hidden_layers
     head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // heads
     dense = dense_parameters(
@@ -155,12 +157,12 @@ def update_flop(settings: Any, sequence_lengths: Sequence[int]) -> float:
 
 
 def memory_peak(device: torch.device) -> dict[str, float]:
-    """Return the most memory that tensors on a GPU have taken since the process began, in 10^9 bytes; none on a CPU."""
+    """Return the peak memory of tensors on a GPU since the process started, in 10^9 bytes; empty on a CPU."""
     return {"memory_peak_gb": torch.cuda.max_memory_allocated(device) / 1e9} if device.type == "cuda" else {}
 
 
 def rates(values: Mapping[str, float], device: torch.device) -> dict[str, float]:
-    """Return a step's tokens a second, and its share of the hardware's peak where that is known."""
+    """Return a step's tokens per second, and its model FLOPs utilization where the hardware's peak is known."""
     seconds = values["seconds_step"]
     values_per_second = {
         "tokens_per_second": values["tokens_total"] / seconds,

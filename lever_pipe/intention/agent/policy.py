@@ -1,4 +1,4 @@
-"""The policy: a Llama, a Qwen2 or a Qwen3 in a local folder, or a tiny Qwen3 with random weights."""
+"""The policy: a Llama, Qwen2 or Qwen3 model in a local folder, or a tiny Qwen3 with random weights."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Precision = Literal["float32", "bfloat16"]
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"
 ATTENTION = "sdpa"
 INITIAL_DEVIATION = 0.03
-"""Of the tiny policy's weights. With the stock 0.02 at so small a width, chance decides whether the warm start learns
-to read what a request already states; with 0.05 it learns so soon that greedy decoding is perfect from the start."""
+"""Standard deviation of the tiny policy's initial weights. With the default of 0.02, it depends on chance whether the
+warm start learns to read the slots that a request states; with 0.05, greedy decoding is perfect before training."""
 
 CHECKPOINT_ABOVE = 1_000_000_000
-"""Parameters beyond which activations are computed again in the backward pass instead of kept."""
+"""Number of parameters above which the backward pass recomputes activations instead of storing them."""
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
-    """Return the context of forward passes: with bfloat16, weights and optimiser stay in float32."""
+    """Return the autocast context of forward passes; weights and optimizer states keep their type with bfloat16."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
@@ -65,7 +65,7 @@ def build_tiny(config: TinyQwen3, vocabulary_size: int, seed: int) -> PreTrained
 def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.device("cpu")) -> PreTrainedModel:
     """Return the causal language model of a folder, in evaluation mode.
 
-    `dtype` is that of the stored weights: float32 for those that are trained, whatever they compute in.
+    `dtype` is the type of the weights in memory: float32 for training, independent of the type of computation.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
@@ -84,6 +84,7 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
         require_size(folder, settings)
     options = {"dtype": getattr(torch, dtype), "attn_implementation": ATTENTION, "trust_remote_code": False}
     model = load_strictly(AutoModelForCausalLM, folder, part, **options)
+    # `run_layers` has no sliding windows, so a model with them would compute other values without an error.
     if any(kind != "full_attention" for kind in getattr(model.config, "layer_types", None) or ()):
         raise CheckpointError(
             f"{folder}: expected full attention in every layer",
@@ -97,12 +98,12 @@ def load_policy(folder: Path, dtype: Precision, device: torch.device = torch.dev
 def save_policy(
     folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Write model and codec as a folder that appears whole or not at all; `state` may be other weights."""
+    """Write model and codec as a folder, atomically; `state` replaces the model's own weights."""
     write_folder(folder, lambda path: _fill(path, model, codec, state))
 
 
 def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: ChatCodec) -> None:
-    """Write files that `save_policy` names into a folder that holds others too; each appears whole or not at all."""
+    """Write selected files of `save_policy`, each atomically, into a folder that may contain other files."""
     paths = list(files)
     with folder_in(paths[0].parent) as folder:
         _fill(folder, model, codec, None)
@@ -111,25 +112,28 @@ def save_policy_files(files: Iterable[Path], model: PreTrainedModel, codec: Chat
 
 
 def prepare_for_updates(policy: Any) -> None:
-    """Let a large policy recompute its activations, and switch dropout off: the ratio of a first update is 1."""
+    """Switch dropout off, and activation checkpointing on for a large policy.
+
+    Without dropout, the probability ratio of the first update is 1.
+    """
     for module in policy.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.0
     if sum(parameter.numel() for parameter in policy.parameters()) > CHECKPOINT_ABOVE:
-        # transformers before 5.23, which vLLM asks for, knows it by another name.
+        # vLLM requires transformers before 5.23, where the method has another name.
         enable = getattr(policy, "activation_checkpointing_enable", None) or policy.gradient_checkpointing_enable
         enable({"use_reentrant": False})
 
 
 def recomputes(policy: Any) -> bool:
-    """Return whether a training pass of a policy computes its activations again (`prepare_for_updates`)."""
+    """Return whether the backward pass of a policy recomputes activations (see `prepare_for_updates`)."""
     return any(getattr(module, "gradient_checkpointing", False) for module in policy.modules())
 
 
 def policy_folder(files: tuple[Path, ...]) -> Path:
-    """Return the policy folder that a stage's input names: one folder, or files that all lie in one."""
+    """Return the policy folder of a stage's input, which is the folder itself or files in it."""
     return files[0] if files[0].is_dir() else files[0].parent
 
 
@@ -139,7 +143,7 @@ def _fill(folder: Path, model: PreTrainedModel, codec: ChatCodec, state: Mapping
     transformers_logging.disable_progress_bar()
     model.save_pretrained(folder, state_dict=None if state is None else dict(state))
     codec.save(folder)
-    # safetensors lets nobody but the owner read what it writes.
+    # safetensors creates files that only the owner can read; give them the permissions of config.json.
     mode = (folder / SETTINGS).stat().st_mode
     for path in folder.glob("*.safetensors"):
         path.chmod(mode)

@@ -1,8 +1,8 @@
-"""How far a run has come, and the folder from which a run that was killed goes on as if nothing had happened.
+"""Progress and checkpoints of a training run, so that a killed run resumes with the results of an uninterrupted run.
 
-A checkpoint is a folder `step-N` of the run's state folder; it appears whole, and only then the former one goes. What
-is being removed bears another name first, so that a kill leaves no half checkpoint under its own. No random state is
-kept: every draw of a step comes from streams that are named after the step.
+A checkpoint is a folder `step-N` in the run's state folder. It is written atomically, and only afterwards is the
+previous one removed. Removal renames the folder first, so that its name never refers to part of a checkpoint.
+No random state is saved: the random streams of a step are named after the step.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ CHECKPOINT_FILE = "place.json"
 
 @dataclass
 class Best:
-    """The policy with the highest validation value, of equal ones the first."""
+    """The policy with the highest validation value; the first one if several are equal."""
 
     step: int
     value: float
-    """The sampled reward, or what the arm's `stop` looks at."""
+    """The sampled reward, or the metric of the arm's `stop`."""
     weights: dict[str, Tensor]
     """On the CPU."""
 
 
 @dataclass
 class RunProgress:
-    """What a run has done."""
+    """Completed steps, rows and best policy of a run."""
 
     step: int = 0
     """Completed steps."""
@@ -61,7 +61,7 @@ class RunProgress:
 
 
 class CheckpointRow(Row):
-    """What belongs to a checkpoint beside tensors and rows."""
+    """Identity and scalars of a checkpoint; other files contain its tensors and rows."""
 
     identity: str
     step: int
@@ -70,14 +70,15 @@ class CheckpointRow(Row):
 
 
 def identity_of(config: BaseModel, inputs: Mapping[str, tuple[Path, ...]], code: str) -> str:
-    """Return the digest of all that a run's numbers follow from; a checkpoint serves no other run."""
+    """Return the digest of configuration, input files and code; a checkpoint is valid only for its own identity."""
     files = {name: [contents.digest(path) for path in paths] for name, paths in inputs.items()}
     parts = {"config": config.model_dump(mode="json"), "files": files, "code": code}
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
 def weights_of(policy: Any) -> dict[str, Tensor]:
-    """Return a policy's parameters, each once, and the buffers that are saved with it."""
+    """Return a policy's parameters, each once, and its persistent buffers."""
+    # Tied weights are one parameter with two names; the state dictionary has them twice.
     parameters = dict(policy.named_parameters())
     names = {name for name, _ in policy.named_parameters(remove_duplicate=False)}
     return parameters | {name: tensor for name, tensor in policy.state_dict().items() if name not in names}
@@ -89,7 +90,7 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def set_weights(policy: Any, weights: Mapping[str, Tensor]) -> None:
-    """Give a policy these weights, in place."""
+    """Copy weights into a policy, in place."""
     with torch.no_grad():
         for name, tensor in weights_of(policy).items():
             tensor.copy_(weights[name])
@@ -98,9 +99,10 @@ def set_weights(policy: Any, weights: Mapping[str, Tensor]) -> None:
 def save_progress(
     folder: Path, progress: RunProgress, policy: Any, optimiser: AdamW, reference: Any, *, identity: str
 ) -> None:
-    """Write a checkpoint and drop the former ones; `reference` is None where the run starts with the one that it keeps.
+    """Write a checkpoint and remove the previous ones.
 
-    Main memory holds, beside the best policy, a copy of either the weights or the moments, never of both.
+    `reference` is None unless the run changes its reference. In addition to the best policy, main memory contains a
+    copy of either the weights or the optimizer's moments, never of both.
     """
     best, former = progress.best, _checkpoints(folder)
     checkpoint = CheckpointRow(identity=identity, step=progress.step, best_step=best.step, best_reward=best.value)
@@ -124,10 +126,11 @@ def save_progress(
 
 
 def load_progress(folder: Path, policy: Any, optimiser: AdamW, reference: Any, *, identity: str) -> RunProgress | None:
-    """Set what moves to the latest checkpoint of this very run and return its progress; None without one.
+    """Load the latest checkpoint with this identity into policy, optimizer and reference, and return its progress.
 
-    What a killed process left half written or half removed goes.
+    Return None if there is no such checkpoint. Clean up folders that a killed process wrote or removed only in part.
     """
+    # Atomic writes and removals use names with a leading dot until they are complete.
     for path in folder.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in reversed(_checkpoints(folder)):
@@ -142,7 +145,7 @@ def load_progress(folder: Path, policy: Any, optimiser: AdamW, reference: Any, *
             with torch.no_grad():
                 for name, tensor in tensors.items():
                     tensor.copy_(stored[name])
-        log.info("going on behind step %d (%s)", checkpoint.step, path)
+        log.info("resuming after step %d (%s)", checkpoint.step, path)
         return RunProgress(
             step=checkpoint.step,
             metrics=storage.read_rows(path / METRICS, StepRow),
@@ -159,7 +162,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors of the CPU straight to the disk, without their bytes in memory a second time."""
+    """Write CPU tensors to the disk and flush them, without a second copy of their bytes in memory."""
     save_file(tensors, path)
     with path.open("rb") as handle:
         os.fsync(handle.fileno())

@@ -1,7 +1,7 @@
-"""An agent and a simulated user in dialogue, many at once.
+"""Batched rollouts of dialogues between an agent and a simulated user.
 
-All dialogues of a batch take their turns together: one batched generation, then one round of the environments. The
-sampled token ids are kept as they are; what an episode holds is what the model has read and said.
+All dialogues of a batch advance together: one batched generation, then one step of all environments. An episode
+contains the exact token ids that the model has read and sampled; text is never tokenized again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from lever_pipe.intention.simulators.protocol import UserSimulator
 
 NO_TURN = -1
 LET_THE_USER_ANSWER = (
-    "See that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection, or"
-    " intention.environment.step_timeout_seconds; the run goes on from its last checkpoint."
+    "Check that the endpoint answers; raise timeout_seconds or retries of intention.execution.connection, or"
+    " intention.environment.step_timeout_seconds; the run resumes from its last checkpoint."
 )
 
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """An episode to be rolled out."""
+    """A request for one episode."""
 
     task: Task
     index: int
-    """The task's place among its split's tasks."""
+    """Index of the task in its split."""
     sample: int
-    """Which of the task's episodes this is."""
+    """Index of the episode among the episodes of the task."""
     stream: tuple[int, *tuple[int | str, ...]]
-    """Seed and names of its draws, as `seeding.generator(*stream)` takes them; greedy episodes draw nothing."""
+    """Seed and names of the random stream, the arguments of `seeding.generator`; greedy episodes draw nothing."""
 
 
 @dataclass
@@ -58,46 +58,46 @@ class Episode:
     n_prompt: int = 0
     tokens: list[int] = field(default_factory=list)
     turn: list[int] = field(default_factory=list)
-    """Of each token that the agent has sampled, from 0, as `rewards` counts them; -1 elsewhere."""
+    """Turn of each token that the agent has sampled, an index into `rewards`; -1 for other tokens."""
     rewards: list[float] = field(default_factory=list)
-    """[T], a closing or unreadable turn included with 0."""
+    """[T], with 0 for a closing or unreadable turn."""
     results: list[StepResult | None] = field(default_factory=list)
-    """[T], what each turn led to; None for one that was not executed."""
+    """[T], the result of each turn; None for a turn that was not executed."""
     log_probs: list[float] = field(default_factory=list)
-    """Of each sampled token under the policy that sampled it, at the sampling temperature (greedy: at 1)."""
+    """Log-probability of each sampled token under its policy, at the sampling temperature (greedy: at 1)."""
     coverage: float = 0.0
     end: EndReason = "turns"
 
     @property
     def is_agent(self) -> list[bool]:
-        """Return which tokens the agent has sampled."""
+        """Return the mask of the agent's tokens."""
         return [turn != NO_TURN for turn in self.turn]
 
     @property
     def is_sound(self) -> bool:
-        """Return whether the agent, and not the user's simulator, has made the episode what it is."""
+        """Return whether the episode ended without a failure or timeout of the simulated user."""
         return self.end not in UNSOUND
 
     @property
     def n_agent_tokens(self) -> int:
-        """Return how many tokens the agent has said."""
+        """Return the number of the agent's tokens."""
         return sum(self.is_agent)
 
 
 @dataclass
 class RolloutCounts(GenerationCounts):
-    """Work and mishaps of a rollout, by the names that metrics give them."""
+    """Work and failures of a rollout; field names are names of metrics."""
 
     multi_call_turns: int = 0
     simulator_requests: int = 0
     simulator_failures: int = 0
-    """Requests given up after the last retry."""
+    """Requests that failed after the last retry."""
     simulator_retries: int = 0
-    """Further attempts."""
+    """Attempts after the first one."""
     simulator_malformed: int = 0
-    """Attempts that were answered with something unreadable."""
+    """Attempts with an unreadable answer."""
     environment_timeouts: int = 0
-    """Turns that took too long, without those whose request failed."""
+    """Turns over the time limit, without those with a failed request."""
 
     def values(self) -> dict[str, float]:
         """Return the counts by name."""
@@ -108,7 +108,7 @@ MISHAPS = tuple(name for name in RolloutCounts().values() if name.startswith(("s
 
 
 class Rollouts(NamedTuple):
-    """Episodes in the order of their requests, and what they took."""
+    """Episodes in the order of their requests, with counts and the simulator's seconds."""
 
     episodes: list[Episode]
     counts: RolloutCounts
@@ -117,7 +117,7 @@ class Rollouts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Where an agent's episodes are played: the user and the rules."""
+    """The simulated user and the rules of the environment, for any agent."""
 
     simulator: UserSimulator
     environment: Environment
@@ -125,22 +125,26 @@ class Host:
     temperature: float
 
     counted: ClassVar[tuple[str, ...]] = MISHAPS
-    """Counts of a rollout that its evaluation keeps, with the requests that they are judged by."""
+    """Counts that an evaluation reports: failures and the requests that they are compared with."""
     ends: ClassVar[tuple[EndReason, ...]] = ()
-    """Ends of episodes that no policy of ours has."""
+    """Additional end reasons, which the local policy's episodes cannot have."""
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
-        """Stop a run whose simulated user fails too often: an episode that it ended says nothing about the policy.
+        """Require that the share of failed requests is within the simulator's failure limit.
 
-        Of the counts, a turn out of time is a failed request. `during` says what was rolled out, as `step 3`.
+        A turn over its time limit counts as a failed request. `during` names the rollout, for example `step 3`.
+
+        Raises:
+            TrainingError: too many failures.
         """
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
+        # Episodes that the user ended are no measure of the policy; with too many of them, a run has no result.
         if n_failures + n_timeouts > limit * n_requests:
             problem = self.simulator.counts.last_error
             raise TrainingError(
                 f"{during}: expected at most {limit:.1%} of the simulator's requests to fail or to take too long",
-                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns out of time,"
+                found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_timeouts} turns over time,"
                 f" {n_malformed} unreadable answers" + (f"; the last problem: {problem}" if problem else ""),
                 do=f"{LET_THE_USER_ANSWER} Or raise intention.simulator.failure_limit.",
             )
@@ -148,23 +152,23 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class Player(Host):
-    """Who plays the episodes of a run: all that an episode needs beside its task."""
+    """Policy, codec and settings with which the episodes of a run are played."""
 
     policy: Any
     """A causal language model in evaluation mode."""
     codec: ChatCodec
     model: AgentModel
     batch: int
-    """Dialogues that run together; moves rounding errors only."""
+    """Number of dialogues that run together; it affects only rounding errors."""
 
     def computing(self) -> torch.autocast:
-        """Return the context of forward passes."""
+        """Return the autocast context of forward passes."""
         return autocast(self.policy.device, self.model.dtype)
 
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """Return one episode for each request; `progress` advances by one for each that is finished."""
+        """Return one episode for each request; `progress` advances by one for each finished episode."""
         dialogues = [_opened(self, request) for request in requests]
         _require_context(dialogues, self.model.max_context)
         counts, seconds = RolloutCounts(), 0.0
@@ -173,12 +177,13 @@ class Player(Host):
             for start in range(0, len(dialogues), self.batch):
                 group = dialogues[start : start + self.batch]
                 seconds += _roll_out(self, group, counts, greedy=greedy, progress=progress)
+        # The simulator counts from its loading on; this rollout's share is the difference.
         for name, count in self.simulator.counts.values().items():
             setattr(counts, f"simulator_{name}", count - before[name])
         return Rollouts([dialogue.episode for dialogue in dialogues], counts, seconds)
 
     def utterance(self, episode: Episode, turn_index: int) -> tuple[str, Sequence[ToolCall]]:
-        """Return what the agent said in a turn beside its calls, and these."""
+        """Return the text of a turn without its calls, and the calls."""
         tokens = [token for token, turn in zip(episode.tokens, episode.turn, strict=True) if turn == turn_index]
         return self.codec.aside(tokens), self.codec.parse(tokens).calls
 
@@ -189,7 +194,11 @@ def load_player(
     execution: AgentExecution,
     device: torch.device,
 ) -> Player:
-    """Return the player of a policy folder; weights that are trained are held in float32, whatever they compute in."""
+    """Return the player of a policy folder; weights to be trained are float32, independent of the computation's type.
+
+    Raises:
+        CheckpointError: the folder is not a usable model, or its context is shorter than `max_context`.
+    """
     model = config.policy.model
     dtype: Precision
     if isinstance(config, TrainAgentConfig):
@@ -224,11 +233,11 @@ class _Dialogue:
     env: IntentionEnv
     uniforms: Iterator[float]
     unread: list[int] = field(default_factory=list)
-    """What the model has to read before the agent's next turn."""
+    """Tokens that the model has to process before the agent's next turn."""
     is_running: bool = True
 
     def append_message(self, tokens: list[int]) -> None:
-        """Give the agent something to read."""
+        """Append tokens for the agent to read."""
         self.episode.tokens += tokens
         self.episode.turn += [NO_TURN] * len(tokens)
         self.unread += tokens
@@ -267,7 +276,7 @@ def _roll_out(
     greedy: bool,
     progress: Progress | None,
 ) -> float:
-    """Hold dialogues to their ends, turn by turn, and return the seconds that the user took."""
+    """Run dialogues to their ends, turn by turn, and return the seconds of the simulated user."""
     model, n_turns = player.model, player.environment.max_turns
     rows = DialogueCache(player.policy, len(dialogues))
     decoding = Decoding(player.codec.end_ids, player.temperature, greedy)
@@ -282,7 +291,7 @@ def _roll_out(
             dialogue.episode.tokens += sampled.tokens
             dialogue.episode.turn += [turn] * len(sampled.tokens)
             dialogue.episode.log_probs += sampled.log_probs
-            dialogue.unread = sampled.tokens[-1:]
+            dialogue.unread = sampled.tokens[-1:]  # sampled, but not in the cache yet
         started = time.perf_counter()
         _answer(running, [sampled.tokens for sampled in turns], player, counts, is_last=turn == n_turns - 1)
         seconds += time.perf_counter() - started
@@ -299,7 +308,7 @@ def _roll_out(
 def _answer(
     running: Sequence[_Dialogue], turns: Sequence[list[int]], player: Player, counts: RolloutCounts, *, is_last: bool
 ) -> None:
-    """Execute what was said this turn, and tell those who may go on what came of it."""
+    """Execute the calls of this turn, record the results, and append the feedback to dialogues that continue."""
     asking, rules, max_context = [], player.environment, player.model.max_context
     for dialogue, tokens in zip(running, turns, strict=True):
         turn = player.codec.parse(tokens)
@@ -308,11 +317,13 @@ def _answer(
             continue
         dialogue.episode.rewards.append(0.0)
         dialogue.episode.results.append(None)
+        # A turn without an end token has hit either its own limit or the limit of the context.
         is_full = turn.kind == "length" and len(dialogue.episode.tokens) >= max_context
         dialogue.finish("turns" if turn.kind == "call" else "context" if is_full else turn.kind)
     results = step_all([(dialogue.env, calls) for dialogue, calls in asking])
     for (dialogue, calls), result in zip(asking, results, strict=True):
         counts.multi_call_turns += len(calls) > 1
+        # A failed request is already in `simulator_failures`.
         counts.environment_timeouts += result.timed_out and not result.failed
         dialogue.episode.rewards.append(result.reward)
         dialogue.episode.results.append(result)
@@ -321,6 +332,7 @@ def _answer(
             dialogue.finish(end)
             continue
         feedback = player.codec.feedback(result.feedback, result.reward if rules.show_reward else None)
+        # Strictly less: the agent needs at least one position for its next turn.
         if len(dialogue.episode.tokens) + len(feedback) < max_context:
             dialogue.append_message(feedback)
         else:
@@ -328,7 +340,7 @@ def _answer(
 
 
 def end_of_turn(result: StepResult, env: IntentionEnv, *, is_last: bool) -> EndReason | None:
-    """Return why an executed turn ends its episode, or None."""
+    """Return the end reason of the episode after an executed turn, or None if it continues."""
     if result.failed:
         return "failed"
     if result.timed_out:

@@ -1,4 +1,4 @@
-"""What a policy thinks of tokens that stand there: log-probabilities and entropies, in as few passes as need be."""
+"""Log-probabilities and entropies of given tokens under a policy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lever_pipe.intention.agent.policy import recomputes
 from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
 
 LEAST_SHARED = 128
-"""Tokens that the texts of one pass begin with alike, from which on these are read once for all of them."""
+"""Minimum length of a common prefix from which on the texts of one pass compute it only once."""
 
 
 class Scored(NamedTuple):
-    """One value a chosen place, all sequences in their order; n places in all."""
+    """One value for each of the n selected positions, in the order of the sequences."""
 
     log_probs: Tensor
-    """[n] float32, of the tokens that stand there."""
+    """[n] float32, of the tokens at these positions."""
     entropies: Tensor | None
-    """[n] float32, of what could have stood there; None unless asked for."""
+    """[n] float32, of the policy's distributions at these positions; None unless requested."""
 
 
 def score(
@@ -36,12 +36,11 @@ def score(
     entropies: bool,
     shared: bool = False,
 ) -> Scored:
-    """Return what the model thinks of the tokens at the given places, in one forward pass.
+    """Return the log-probabilities, and optionally entropies, of the tokens at selected positions, in one forward pass.
 
-    Sequences are int64 [L] each, places int64 [n_i] positions in each, at least 1. What `pad_id` fills changes no
-    number, because nothing looks ahead. If `shared`, what the texts begin with alike may be read once for all of them:
-    a text's numbers then depend on its company beyond rounding in bfloat16, so that old and new log-probabilities must
-    not be compared.
+    Each sequence is int64 [L], its positions int64 [n_i], each at least 1. Padding with `pad_id` changes no value,
+    because attention is causal. With `shared`, a common prefix of the texts may be computed only once. In bfloat16 the
+    values then depend on the other texts by more than rounding, so do not compare old and new log-probabilities.
     """
     device = model.device
     ids_BL = torch.nn.utils.rnn.pad_sequence(list(sequences), batch_first=True, padding_value=pad_id)
@@ -54,15 +53,16 @@ def score(
 
 
 def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *, shared: bool) -> Tensor:
-    """Return the logits [1, n, V] before the n places."""
+    """Return the logits [1, n, V] that predict the tokens at the n positions."""
     n_rows, length = ids_BL.shape
-    is_stock = recomputes(model)  # the stock pass alone can compute activations again
+    is_stock = recomputes(model)  # only the forward pass of transformers can recompute activations
     n_shared = _shared(ids_BL, columns) if shared and not is_stock else 0
     if n_shared >= LEAST_SHARED:
         first, rest = ids_BL[:1, :n_shared], ids_BL[:, n_shared:]
         positions_L = torch.arange(length, device=ids_BL.device)
         positions_1T = torch.cat([positions_L[:n_shared], positions_L[n_shared:].repeat(n_rows)])[None]
         ids_1T = torch.cat([first, rest.reshape(1, -1)], dim=1)
+        # All continuations are in one row, one after the other.
         before = torch.zeros_like(rows), columns - 1 + rows * (length - n_shared)
         hidden_nH = run_layers(model, ids_1T, positions_1T, branching(n_shared, n_rows), before)
         return torch.as_tensor(model.lm_head(hidden_nH[None]))
@@ -75,15 +75,17 @@ def _logits_before(model: Any, ids_BL: Tensor, rows: Tensor, columns: Tensor, *,
 
 
 def _shared(ids_BL: Tensor, columns: Tensor) -> int:
-    """Return how many tokens several rows begin with alike, all of them before the first state that is wanted."""
+    """Return the length of the rows' common prefix, at most up to the first selected state; 0 for a single row."""
     if len(ids_BL) == 1 or not len(columns):
         return 0
     alike = int((ids_BL == ids_BL[:1]).all(dim=0).long().cumprod(dim=0).sum())
+    # The selected states, one position before their tokens, must be in the continuations.
     return min(alike, int(columns.min()) - 1)
 
 
 def cut(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the indices of micro-batches: `size` sequences of similar length each, so that little is padded."""
+    """Yield the indices of micro-batches, each with `size` sequences of similar length to reduce padding."""
+    # Indices break ties, so that equal lengths always give the same micro-batches.
     order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
     for start in range(0, len(order), size):
         yield order[start : start + size]
@@ -99,7 +101,7 @@ def score_all(
     pad_id: int,
     entropies: bool,
 ) -> list[Scored]:
-    """Return what a model thinks of the chosen places of each sequence, without gradients."""
+    """Return `score` of each sequence, in micro-batches and without gradients."""
     scored_by_index: dict[int, Scored] = {}
     for indices in cut([len(sequence) for sequence in sequences], grpo.micro_batch):
         tokens, columns = [sequences[i] for i in indices], [positions[i] for i in indices]

@@ -1,11 +1,11 @@
-"""An agent behind an OpenAI-compatible server, which reads and writes messages where a policy of ours has tokens.
+"""An agent behind an OpenAI-compatible server, which exchanges messages instead of tokens.
 
-It is asked turn by turn for a chat completion with the one tool, and what it said goes back to it with the tool's
-message. What a turn leads to and what ends an episode is decided as for the arms: every call is executed, rewards are
-shown if the environment shows them, a turn that cannot be read is the agent's own end. A refusal, a filtered reply and
-an empty one are ends too, each counted. Where the server gives no answer, its episode is lost and counted. Source:
-UserRL (published code), `eval/eval.py`, which executes the first call alone, shows no rewards, and takes an episode
-whose request failed for one that earned no more.
+Each turn requests a chat completion with the environment's tool. The reply is sent back in the next request, followed
+by the tool's message. Turns and ends of episodes follow the rules for trained policies: every call is executed, rewards
+are shown if the environment shows them, and an unreadable turn ends the episode. A refusal, a filtered reply and an
+empty reply end the episode too, each with its own count. Without an answer of the server, the episode is lost and
+counted. Source: UserRL (published code), `eval/eval.py`, which executes only the first call, shows no rewards, and
+treats an episode after a failed request as one without further rewards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lever_pipe.intention.environment import IntentionEnv, load_simulator, step_
 from lever_pipe.intention.records import SERVED_ENDS, EndReason
 
 ABOVE = "(answered with the last call)"
-"""What earlier calls of a turn are answered with: each needs an answer of its own."""
+"""Tool message for all calls of a turn but the last: the API requires one for each call."""
 LARGEST_SEED = 2**31 - 1
 log = logging.getLogger(__name__)
 NO_MESSAGE = "a message that is not made of text and tool calls"
@@ -47,7 +47,7 @@ KINDS: dict[Problem, Literal["length", "refused", "filtered"]] = {
     "refused": "refused",
     "filtered": "filtered",
 }
-"""Kinds of turns by the problem of the reply, whatever it holds."""
+"""Kind of a turn by the problem of its reply, independent of the reply's content."""
 
 
 class ServedTurn(NamedTuple):
@@ -55,10 +55,10 @@ class ServedTurn(NamedTuple):
 
     turn: AgentTurn
     message: dict[str, Any]
-    """As it goes back to the agent."""
+    """The agent's message for the next request."""
     prompt_tokens: int
     completion_tokens: int
-    """As the server counts; 0 where it does not."""
+    """Counts of the server; 0 if it reports none."""
 
 
 @dataclass
@@ -66,24 +66,24 @@ class ServedEpisode(Episode):
     """A dialogue of messages."""
 
     replies: list[ServedTurn] = field(default_factory=list)
-    """[T], what the agent said in each turn."""
+    """[T], the agent's turns."""
 
     @property
     def n_agent_tokens(self) -> int:
-        """Return the tokens of all turns, thoughts included, as the server counts."""
+        """Return the number of tokens of all turns, including thoughts, by the server's count."""
         return sum(reply.completion_tokens for reply in self.replies)
 
 
 @dataclass
 class ServedCounts(RolloutCounts):
-    """Work and mishaps of a rollout, with what the agent has cost; names as of the simulator's."""
+    """Work and failures of a rollout, with the agent's requests and tokens."""
 
     agent_requests: int = 0
     agent_failures: int = 0
     agent_retries: int = 0
     agent_malformed: int = 0
     agent_refused: int = 0
-    """Episodes that ended so, as the next two."""
+    """Episodes with this end reason; the same for the next two."""
     agent_filtered: int = 0
     agent_empty: int = 0
     prompt_tokens: int = 0
@@ -97,7 +97,7 @@ ENDS = {f"agent_{end}": end for end in SERVED_ENDS}
 
 @dataclass(frozen=True, kw_only=True)
 class ServedPlayer(Host):
-    """Who plays the episodes of a served agent."""
+    """Server connection and settings with which the episodes of a served agent are played."""
 
     agent: ServedAgent
     chat: Chat
@@ -108,7 +108,8 @@ class ServedPlayer(Host):
     def play(
         self, requests: Sequence[EpisodeRequest], *, greedy: bool = False, progress: Progress | None = None
     ) -> Rollouts:
-        """As `Player`; a sampled episode is asked for with a seed of its own, of its stream."""
+        """Return episodes as `Player.play` does; requests of a sampled episode have a seed from its stream."""
+        # Each worker plays one episode, which may wait for the agent and the user: the lower limit applies.
         before, episodes, workers = self._counted(), [], self.chat.concurrency
         if self.simulator.is_remote:
             workers = min(workers, self.simulator.concurrency)
@@ -138,14 +139,18 @@ class ServedPlayer(Host):
         return {f"{who}_{name}": count for who, counts in counters.items() for name, count in counts.values().items()}
 
     def utterance(self, episode: Any, turn_index: int) -> tuple[str, Sequence[ToolCall]]:
-        """As `Player`."""
+        """Return the text of a turn without its calls, including calls that cannot be read, and the calls."""
         turn, message, *_ = episode.replies[turn_index]
         has_calls, is_read = "tool_calls" in message, turn.kind == "call"
         unread = json.dumps(message["tool_calls"], sort_keys=True) if has_calls and not is_read else ""
         return aside_of(message["content"], is_read=is_read and not has_calls) + unread, turn.calls
 
     def require_few_failures(self, counts: Mapping[str, float], *, during: str) -> None:
-        """Stop an evaluation whose user or whose agent gives no answer too often, by the same limit."""
+        """Require that the shares of failed requests of user and agent are within the simulator's failure limit.
+
+        Raises:
+            TrainingError: too many failures.
+        """
         super().require_few_failures(counts, during=during)
         n_requests, n_failures, n_retries, n_malformed = (int(counts[name]) for name in REQUESTS)
         limit = self.simulator_config.failure_limit
@@ -154,8 +159,8 @@ class ServedPlayer(Host):
                 f"{during}: expected at most {limit:.1%} of the requests to served agent {self.agent.name!r} to fail",
                 found=f"{n_failures} of {n_requests} failed after {n_retries} retries, {n_malformed} unreadable"
                 f" answers; the last problem: {self.chat.counts.last_error}",
-                do="See that its server answers and knows tools; raise timeout_seconds or retries of its connection in"
-                " intention.execution. Or raise intention.simulator.failure_limit.",
+                do="Check that its server answers and supports tools; raise timeout_seconds or retries of its"
+                " connection in intention.execution. Or raise intention.simulator.failure_limit.",
             )
 
     def _play(self, request: EpisodeRequest, *, greedy: bool) -> ServedEpisode:
@@ -165,6 +170,7 @@ class ServedPlayer(Host):
         fixed = agent.model_dump(include={"model", "max_tokens"}) | {"tool_choice": "auto", "tools": [TOOL]}
         draw = {"temperature": self.temperature, "seed": int(generator(*request.stream).integers(LARGEST_SEED))}
         settings = fixed | ({"temperature": 0.0} if greedy else draw)
+        # None removes the setting from the request: some models accept only their own temperature.
         if agent.temperature is None:
             settings["temperature"] = None
         messages: list[dict[str, Any]] = [*opening(request.task)]
@@ -192,7 +198,7 @@ class ServedPlayer(Host):
 
 
 def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> ServedPlayer:
-    """Return the player of a served agent; its server is first contacted with the first episode."""
+    """Return the player of a served agent; the first episode makes the first contact with the server."""
     connection = execution.served.get(config.agent.name, execution.connection)
     return ServedPlayer(
         simulator=load_simulator(config.simulator, execution),
@@ -207,11 +213,11 @@ def load_served(config: EvaluateServedConfig, execution: AgentExecution) -> Serv
 def served_turn(completion: dict[str, Any]) -> ServedTurn:
     """Return the turn of a chat completion.
 
-    A server that knows no tools leaves calls in the text, as Qwen writes them: they are read there. What was thought
-    goes back before the text, as published.
+    A server without tool support returns calls in the text, in Qwen's format, and they are parsed from it. The message
+    for the next request contains the thoughts before the text, as in the published code.
 
     Raises:
-        UnreadableError: the server broke the reply off, or a part is not of its type; it is worth another attempt.
+        UnreadableError: the server broke the reply off, or a part has the wrong type; another attempt may succeed.
     """
     reply, usage = reply_of(completion), completion.get("usage") or {}
     if reply.finish == "broken off":
@@ -238,8 +244,9 @@ def _turn_of(reply: Reply, functions: Sequence[object]) -> AgentTurn:
 
 
 def _answers(message: Mapping[str, Any], feedback: str) -> list[dict[str, Any]]:
-    """Return the tool's messages to an agent's: one for each of its calls, one to a call within the text."""
+    """Return the tool's messages after an agent's message: one for each call, or one for calls in the text."""
     calls = message.get("tool_calls") or [{}]
+    # A call within the text has no id.
     ids = [{"tool_call_id": call["id"]} if "id" in call else {} for call in calls]
     texts = [*[ABOVE] * (len(ids) - 1), feedback]
     return [{"role": "tool", **call_id, "content": text} for call_id, text in zip(ids, texts, strict=True)]

@@ -1,8 +1,8 @@
 """GRPO of a tool-calling agent: the steps, evaluations and checkpoints of one run.
 
 A step rolls out `group` episodes of each of `prompts` tasks, scores all tokens under the policy and the frozen
-reference, and takes `minibatches` optimiser updates. The distance to the reference is measured in every run, with or
-without a penalty on it, so that runs compare.
+reference, and takes `minibatches` optimizer updates. Every run measures the KL to the reference, even without a KL
+penalty, so that runs are comparable.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What one run trains, and on what."""
+    """Configuration, policy, reference and tasks of one run."""
 
     config: TrainAgentConfig
     player: Player
-    """With the policy that learns."""
+    """Contains the policy to be trained."""
     reference: Any
-    """The start policy, frozen; moved in place where the arm resets it."""
+    """The frozen start policy; updated in place if the arm resets the reference."""
     train: Sequence[Task]
     val: Sequence[Task]
 
 
 def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str) -> RunProgress:
-    """Train until `is_over`, from the run's checkpoint in `state` where there is one, and return all rows.
+    """Train until `is_over`, starting from a checkpoint in `state` if there is one, and return all rows.
 
-    The policy is moved in place; the caller removes `state`, whose checkpoints serve a run of this `identity` alone.
+    The policy is updated in place. Checkpoints in `state` are valid only for this `identity`; the caller removes them.
     """
     config, policy = run.config, run.player.policy
     arm, grpo = config.arm, config.grpo
@@ -88,6 +88,7 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
                 with clock.time("validation"):
                     _validate(run, progress)
             progress.metrics.append(_row(step, values, clock))
+            # The checkpoint must contain this step's row; afterwards the row gets the checkpoint's own seconds.
             if step % checkpoint_every == 0 and not is_over(config, progress):
                 with clock.time("checkpoint"):
                     save_progress(state, progress, policy, optimiser, selected, identity=identity)
@@ -97,9 +98,12 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
 
 
 def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clock: Clock) -> dict[str, float]:
-    """Roll out, hold each episode against its group, and update; return what the step (from 1) measured.
+    """Roll out, compute group-relative advantages and update the policy; return the metrics of the step (from 1).
 
-    `arm` has what its terms weigh at this step.
+    `arm` contains the weights of the loss's terms at this step.
+
+    Raises:
+        TrainingError: the simulated user failed too often, or no group has two sound episodes.
     """
     grpo, seed, policy = run.config.grpo, run.config.seed, run.player.policy
     player = replace(run.player, environment=arm.proxy or run.player.environment)
@@ -117,14 +121,14 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
         credit = assign_credit(_parts(episodes, grpo.group), arm, grpo)
         if not credit.scores:
             raise TrainingError(
-                f"step {step}: expected two episodes of a task that the simulated user neither failed nor left out of"
-                " time",
+                f"step {step}: expected two episodes of a task without a failure or timeout of the simulated user",
                 found=f"{sum(e.is_sound for e in episodes)} of {len(episodes)} episodes, no two of one task",
                 do=LET_THE_USER_ANSWER,
             )
         before, training_samples = _training_samples(run, episodes, credit, clock)
         measured = step_values(episodes, counts, credit, before, training_samples, policy.config)
         compared = [i for i, advantages in enumerate(credit.advantages) if advantages is not None]
+        # Episodes without a comparison stay in the batch, but contribute no tokens to the loss.
         all_samples = [training_sample.silenced() for training_sample in training_samples]
         taught = [training_samples[i] for i in compared]
         if arm.kl_form == "k1_reward":
@@ -150,16 +154,18 @@ def _parts(items: Sequence[T], size: int) -> list[Sequence[T]]:
 def _training_samples(
     run: TrainingRun, episodes: Sequence[Episode], credit: Credit, clock: Clock
 ) -> tuple[list[Scored], list[TrainingSample]]:
-    """Return what the policy thinks of every response token, and a training sample for each episode."""
+    """Return the policy's scores of every response token, and a training sample for each episode."""
     grpo, player = run.config.grpo, run.player
     positions = [token_positions_of(episode) for episode in episodes]
     tokens, pad_id = [index.tokens for index in positions], player.codec.pad_id
     with clock.time("log_probs"), player.computing():
         response = [index.response for index in positions]
         before = score_all(player.policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
+    # The agent's tokens suffice for the KL; entropies are reported over all response tokens.
     with clock.time("reference"), player.computing():
         agent = [index.agent for index in positions]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
+    # `before` has all response tokens, a training sample only the agent's.
     training_samples = [
         TrainingSample(
             index.tokens,
@@ -174,9 +180,12 @@ def _training_samples(
 
 
 def tasks_of_step(step: int, n_tasks: int, n_prompts: int, seed: int) -> list[int]:
-    """Return the places of a step's tasks: the next ones of a random order that is drawn anew for each pass.
+    """Return the indices of a step's tasks: the next ones of a random order, with a new order for each epoch.
 
-    A pass leaves out the tasks that do not fill a step.
+    An epoch omits the last tasks if they do not fill a step.
+
+    Raises:
+        DataError: fewer tasks than a step needs.
     """
     if n_tasks < n_prompts:
         raise DataError(
@@ -195,7 +204,7 @@ def peak_rate(config: TrainAgentConfig) -> float:
 
 
 def weights_at(config: TrainAgentConfig, step: int, before: Mapping[str, float]) -> dict[str, float]:
-    """Return the weights of the loss's terms whose weight is scheduled; `before` are the last step's values."""
+    """Return the weights of the loss's terms with a schedule; `before` are the last step's values."""
     arm, grpo, weights = config.arm, config.grpo, dict[str, float]()
     for term, metric in WEIGHTS.items():
         peak, schedule = getattr(arm, term), getattr(arm, f"{term}_schedule")
@@ -223,7 +232,7 @@ def _scheduled(schedule: Schedule, peak: float, step: int, steps: int) -> float:
 
 
 def is_over(config: TrainAgentConfig, progress: RunProgress) -> bool:
-    """Return whether the run has its last step behind it: the configured one, or where its arm stops."""
+    """Return whether the run is complete: after the configured number of steps, or by the arm's stop rule."""
     stop = config.arm.stop
     if stop is None or progress.step >= config.grpo.steps:
         return progress.step >= config.grpo.steps
@@ -238,7 +247,7 @@ def _row(step: int, values: Mapping[str, float], clock: Clock) -> StepRow:
 
 
 def _validate(run: TrainingRun, progress: RunProgress) -> None:
-    """Evaluate the policy as it is now, and keep it if none before was as good."""
+    """Evaluate the current policy, and save a copy of its weights if it is the best so far."""
     evaluation = evaluate(run.player, run.val, When(progress.step, "val", "current"), run.config.evaluation)
     progress.evaluations += evaluation.rows
     progress.episodes += evaluation.episodes

@@ -1,4 +1,4 @@
-"""From played episodes to an optimiser update: credit for each token, then one gradient and one step."""
+"""Credit assignment for the tokens of episodes, and one optimizer update."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SHARES = ("pg_loss", "kl_loss", "loss", "clip_fraction", "dual_clip_fraction")
 
 
 class Credit(NamedTuple):
-    """What the sound episodes of several groups say about their tokens."""
+    """Scores and token advantages of the sound episodes of several groups."""
 
     scores: list[Tensor]
-    """[n] trajectory scores of the n episodes of each group that is compared, float64."""
+    """[n] float64 trajectory scores of the n sound episodes of each group with at least two."""
     advantages: list[Tensor | None]
-    """[tokens] float32 for each episode, group by group; None for one that is compared with nothing."""
+    """[tokens] float32 for each episode, group by group; None for an episode without a comparison."""
 
 
 def assign_credit(groups: Sequence[Sequence[Episode]], arm: AgentArm, grpo: AgentGrpo) -> Credit:
-    """Return scores and token advantages; the sound episodes of a group are compared, if there are two at least."""
+    """Return scores and token advantages; sound episodes are compared within their group, if it has at least two."""
     compared = [sound for group in groups if len(sound := [episode for episode in group if episode.is_sound]) > 1]
     kind = arm.trajectory_score or grpo.trajectory_score
     scores = [
@@ -45,15 +45,17 @@ def assign_credit(groups: Sequence[Sequence[Episode]], arm: AgentArm, grpo: Agen
         for group in compared
     ]
     episodes = [episode for group in compared for episode in group]
+    # Keys are object identities: two episodes of a task can be equal in all values.
     advantages = dict(zip(map(id, episodes), _advantages(episodes, scores, arm, grpo), strict=True))
     return Credit(scores, [advantages.get(id(episode)) for group in groups for episode in group])
 
 
 def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: AgentArm, grpo: AgentGrpo) -> list[Tensor]:
-    """Return the advantages of the tokens of each episode; `scores` are of its groups."""
+    """Return the advantages of the tokens of each episode; `scores` has one tensor for each group."""
     if not episodes:
         return []
     turns = [torch.tensor([turn for turn in episode.turn if turn >= 0]) for episode in episodes]
+    # -1 marks padding, as it marks tokens outside the agent's turns.
     turn_BT = nn.utils.rnn.pad_sequence(turns, batch_first=True, padding_value=-1).long()
     credits_B = [turn_credits(episode.rewards, grpo.turn_credit, grpo.gamma) for episode in episodes]
     standing = centred_scores if arm.advantages == "centred" else episode_z_scores
@@ -63,14 +65,14 @@ def _advantages(episodes: Sequence[Episode], scores: Sequence[Tensor], arm: Agen
 
 
 class TokenPositions(NamedTuple):
-    """Where an episode's tokens stand."""
+    """Tokens of an episode, and positions of the response and of the agent's tokens."""
 
     tokens: Tensor
     """[L] int64."""
     response: Tensor
-    """Positions behind the prompt."""
+    """Positions after the prompt."""
     is_agent: Tensor
-    """bool, of those positions: whether the agent has sampled the token."""
+    """bool, one value for each of these positions: whether the agent has sampled the token."""
 
     @property
     def agent(self) -> Tensor:
@@ -79,7 +81,7 @@ class TokenPositions(NamedTuple):
 
 
 def token_positions_of(episode: Episode) -> TokenPositions:
-    """Return the places of an episode's response and of the agent's tokens in it."""
+    """Return the tokens of an episode and the positions of its response."""
     response = torch.arange(episode.n_prompt, len(episode.tokens))
     return TokenPositions(
         torch.tensor(episode.tokens), response, torch.tensor(episode.is_agent[episode.n_prompt :]).bool()
@@ -91,7 +93,7 @@ class TrainingSample:
     """One episode of L tokens, n of them the agent's."""
 
     tokens: Tensor
-    """[L] int64, on the CPU as `positions`."""
+    """[L] int64; on the CPU, the same as `positions`."""
     positions: Tensor
     """[n] positions of the agent's tokens."""
     advantages: Tensor
@@ -102,7 +104,7 @@ class TrainingSample:
     """[n] the same under the frozen start policy."""
 
     def silenced(self) -> TrainingSample:
-        """Return a training sample without the agent's tokens: it is read with the others, and moves nothing."""
+        """Return a training sample without the agent's tokens: it is part of the batch, but has no gradient."""
         none = slice(0, 0)
         return TrainingSample(
             self.tokens, self.positions[none], self.advantages[none], self.behaviour[none], self.reference[none]
@@ -112,7 +114,7 @@ class TrainingSample:
 def rewarded_by_kl(
     training_samples: Sequence[TrainingSample], groups: Sequence[int], weight: float
 ) -> list[TrainingSample]:
-    """Return training samples whose advantages include the KL as a reward; `groups` has the sizes of the groups."""
+    """Return training samples with the weighted KL reward added to advantages; `groups` are the groups' sizes."""
     sums = torch.stack([(sample.behaviour - sample.reference).double().sum() for sample in training_samples])
     added = torch.cat([kl_rewards(sums_N[None])[0] for sums_N in torch.split(sums, list(groups))])
     return [
@@ -131,19 +133,20 @@ def update(
     pad_id: int,
     precision: Precision,
 ) -> dict[str, float]:
-    """Take one step on a mini-batch and return what it measured.
+    """Take one optimizer step on a mini-batch and return its metrics.
 
-    Every term is a sum over tokens divided by the agent's tokens in the mini-batch, so the cut into
-    micro-batches changes the step by no more than rounding.
+    Every term is a sum over tokens divided by the number of the agent's tokens in the mini-batch. The division into
+    micro-batches therefore changes the step only by rounding.
 
     Returns:
         `SHARES` as means over those tokens, `ratio_max`, `grad_norm` before clipping and `grad_clipped` (0 or 1).
     """
+    # There are no tokens if no episode of the mini-batch has a comparison.
     n_tokens = max(1, sum(len(sample.positions) for sample in training_samples))
     for parameter in policy.parameters():
         parameter.grad = None
     values = dict.fromkeys((*SHARES, "ratio_max"), 0.0)
-    policy.train(recomputes(policy))  # only in this mode it computes activations again
+    policy.train(recomputes(policy))  # transformers recomputes activations only in training mode
     for indices in cut([len(sample.tokens) for sample in training_samples], grpo.micro_batch):
         batch = [training_samples[i] for i in indices]
         with autocast(policy.device, precision):
@@ -181,13 +184,13 @@ def update(
     policy.eval()
     norm = float(nn.utils.clip_grad_norm_(policy.parameters(), grpo.max_gradient_norm))
     values |= {"grad_norm": norm, "grad_clipped": float(norm > grpo.max_gradient_norm)}
-    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run goes on from its last checkpoint.")
+    require_finite(values, do="Lower grpo.learning_rate or the arm's own; the run resumes from its last checkpoint.")
     optimiser.step()
     return values
 
 
 def _by_sequence(log_probs: Tensor, behaviour: Tensor, lengths: list[int]) -> Tensor:
-    """Return `behaviour_of_sequences` of the episodes that stand one behind the other in a row [1, n]."""
+    """Return `behaviour_of_sequences` of each of the episodes concatenated in a row [1, n]."""
     pairs = zip(torch.split(log_probs, lengths), torch.split(behaviour[0], lengths), strict=True)
     rows = [(policy[None], sampled[None], torch.ones_like(policy[None], dtype=torch.bool)) for policy, sampled in pairs]
     return torch.cat([behaviour_of_sequences(*row) for row in rows], dim=1)

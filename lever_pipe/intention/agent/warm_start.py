@@ -1,7 +1,7 @@
-"""The warm start of a policy: supervised fine-tuning on dialogues of an imperfect agent that knows the world.
+"""Warm start of a policy: supervised fine-tuning on dialogues of an imperfect agent with access to hidden details.
 
 The demonstrator mostly asks for a slot that is still hidden, and sometimes wastes a question, asks for two slots or
-stops early. So the policy that imitates it calls the tool at all, and leaves room to learn.
+stops early. Imitation teaches the policy to call the tool, and its mistakes leave room for improvement by RL.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from lever_pipe.losses.schedules import scheduled_rate
 
 
 class Demonstration(NamedTuple):
-    """One dialogue."""
+    """One dialogue of the demonstrator."""
 
     tokens: list[int]
     is_agent: list[bool]
-    """Which tokens are the demonstrator's."""
+    """Mask of the demonstrator's tokens."""
     reward: float
     """Sum over its turns."""
 
 
 @dataclass(frozen=True)
 class Demonstrator:
-    """Holds demonstrations on tasks of the embedded world."""
+    """Generator of demonstrations on tasks of the embedded world."""
 
     codec: ChatCodec
     simulator: UserSimulator
@@ -52,7 +52,11 @@ class Demonstrator:
     max_context: int
 
     def hold(self, task: Task, rng: np.random.Generator) -> Demonstration:
-        """Return one dialogue; it ends before what no longer fits the context."""
+        """Return one dialogue; it ends before the first message that exceeds the context.
+
+        Raises:
+            DataError: no turn of the agent fits the context.
+        """
         env = IntentionEnv(task, self.simulator, self.environment, Simulator(kind="rule"))
         tokens = self.codec.prompt(task)
         is_agent = [False] * len(tokens)
@@ -76,7 +80,7 @@ class Demonstrator:
             is_agent += [False] * len(feedback)
         if not any(is_agent):
             raise DataError(
-                f"task {task.id!r}: expected room for a turn behind the request",
+                f"task {task.id!r}: expected space for a turn after the request",
                 found=f"{len(tokens)} of intention.model.max_context={self.max_context} tokens taken",
                 do="Raise max_context.",
             )
@@ -98,15 +102,15 @@ def _one_of(words: tuple[str, ...] | list[str], rng: np.random.Generator) -> str
 
 MAX_GRADIENT_NORM = 1.0
 LOWEST_RATE = 0.05
-"""At which the warm-up begins and the cosine ends, as a share of the peak."""
+"""Learning rate at the start of the warm-up and at the end of the cosine, as a share of the peak."""
 LONGEST_PER_ROW = 2
-"""Width of a packed row in longest dialogues: wide enough to fill up, too narrow for attention to weigh."""
+"""Width of a packed row in lengths of the longest dialogue. Wider rows fill better, but cost more attention."""
 
 Batch = Sequence[Demonstration]
 
 
 def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task]) -> Iterator[Batch]:
-    """Yield the batches of all steps, fresh demonstrations on random tasks."""
+    """Yield the batches of all steps, with new demonstrations on random tasks."""
     config = demonstrator.config
     rng = generator(config.seed, "demonstrations")
     for _ in range(config.steps):
@@ -116,10 +120,10 @@ def draw_batches(demonstrator: Demonstrator, tasks: Sequence[Task]) -> Iterator[
 def imitate(
     model: Any, batches: Iterator[Batch], config: WarmStart, *, pad_id: int, precision: Precision = "float32"
 ) -> Iterator[dict[str, float]]:
-    """Train a model to say what the demonstrators say; yield loss, learning rate and gradient norm of each step.
+    """Train a model on demonstrations, and yield loss, learning rate and gradient norm of each step.
 
-    The loss is the mean cross-entropy of a batch's agent tokens. A model folder is trained in micro-batches, and its
-    steps have `tokens_per_second`, too. The model is changed in place; `precision` is that of micro-batches.
+    The loss is the mean cross-entropy of a batch's agent tokens. A model from a folder is trained in micro-batches of
+    this `precision`, and its steps also have `tokens_per_second`. The model is updated in place.
     """
     size = config.folder_micro_batch
     if size is not None:
@@ -157,15 +161,16 @@ def imitate(
 
 
 def _backward(loss: Tensor) -> float:
-    """Add a loss's gradient to the parameters', and return its value."""
+    """Add the gradient of a loss to the gradients of the parameters, and return the loss's value."""
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
 def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precision = "float32") -> Iterator[Tensor]:
-    """Yield parts [] of the batch's `imitation_loss`, of at most `size` dialogues of similar length each.
+    """Yield the parts [] of the batch's `imitation_loss`, each of at most `size` dialogues of similar length.
 
-    Only the logits of agent tokens are made: those of a large vocabulary would take more memory than all layers.
+    Only the logits of agent tokens are computed: with a large vocabulary, all logits would need more memory than all
+    layers.
     """
     n_targets = sum(sum(dialogue.is_agent) for dialogue in batch)
     for indices in cut([len(dialogue.tokens) for dialogue in batch], size):
@@ -173,43 +178,44 @@ def in_parts(model: Any, batch: Batch, pad_id: int, size: int, precision: Precis
         positions = [torch.tensor(batch[i].is_agent).nonzero().flatten() for i in indices]
         with autocast(model.device, precision):
             scored = score(model, tokens, positions, pad_id=pad_id, temperature=1.0, entropies=False, shared=True)
-        yield -scored.log_probs.sum() / n_targets
+        yield -scored.log_probs.sum() / n_targets  # of the whole batch, so that the parts add up to its mean
 
 
 def imitation_loss(model: Any, batch: Batch, *, pad_id: int) -> Tensor:
     """Return the mean negative log-probability of the batch's agent tokens, []."""
     packed = Packed(*(tensor.to(model.device) for tensor in pack(batch, pad_id=pad_id)))
-    # Without a mask, the model tells the dialogues of a row apart by positions that begin anew.
+    # Without a mask, transformers separates the dialogues of a row where the positions restart at 0.
     logits_RLV = model(input_ids=packed.ids, position_ids=packed.positions, use_cache=False).logits
     is_target_RL = packed.is_agent[:, 1:]
     return functional.cross_entropy(logits_RLV[:, :-1][is_target_RL].float(), packed.ids[:, 1:][is_target_RL])
 
 
 class Packed(NamedTuple):
-    """Dialogues laid end to end in R rows of L places."""
+    """Dialogues concatenated in R rows of L positions."""
 
     ids: Tensor
     """[R, L]"""
     positions: Tensor
-    """[R, L], from 0 in each dialogue, and in the padding behind them."""
+    """[R, L], starting at 0 in each dialogue and in the padding after them."""
     is_agent: Tensor
     """[R, L]"""
 
 
 def pack(batch: Batch, *, pad_id: int) -> Packed:
-    """Return the dialogues of a batch in rows of one width; each goes to the first row with room for it.
+    """Return the dialogues of a batch packed into rows of equal width, each in the first row with enough space.
 
-    A row a dialogue would be almost half padding. Batches of one length would not, but they differ in content, as long
-    dialogues ask more questions, and teach less.
+    With one dialogue per row, almost half of all tokens would be padding. Batches of equal lengths would avoid padding,
+    but train worse, because long dialogues differ in content: they ask more questions.
     """
     width = LONGEST_PER_ROW * max(len(dialogue.tokens) for dialogue in batch)
     rows: list[list[Demonstration]] = []
+    # Longest first: short dialogues then fill the gaps.
     for dialogue in sorted(batch, key=lambda dialogue: -len(dialogue.tokens)):
         row = next((row for row in rows if _length(row) + len(dialogue.tokens) <= width), None)
         if row is None:
             rows.append(row := [])
         row.append(dialogue)
-    width = max(map(_length, rows))
+    width = max(map(_length, rows))  # often no row is filled to the limit
     packed = Packed(
         ids=torch.full((len(rows), width), pad_id),
         positions=torch.arange(width).repeat(len(rows), 1),
@@ -222,6 +228,7 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
             packed.ids[r, span] = torch.tensor(dialogue.tokens)
             packed.is_agent[r, span] = torch.tensor(dialogue.is_agent)
             location = span.stop
+            # The padding restarts too, so that it counts as a further dialogue.
             packed.positions[r, location:] = torch.arange(width - location)
     return packed
 

@@ -1,1 +1,1 @@
-"""How dialogues become tokens and back, a module each."""
+"""Codecs between dialogues and tokens, one module each."""

@@ -1,7 +1,7 @@
-"""The dialogue format of a model folder: its tokenizer, its chat template, and tool calls as Qwen writes them.
+"""The dialogue format of a model folder: its tokenizer, its chat template, and tool calls in Qwen's format.
 
-What the agent has sampled is never rendered and never tokenised again. The template is asked only for what stands
-before the first turn and for what stands between two turns.
+The agent's sampled tokens are never rendered or tokenized again. The chat template renders only the text before the
+first turn and the text between two turns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def opening(task: Task) -> list[dict[str, str]]:
 
 
 def tool_message(text: str, reward: float | None) -> str:
-    """Return the tool message: what the environment says, and the turn's reward unless it is hidden."""
+    """Return the tool message: the environment's text, and the turn's reward unless it is None."""
     return text if reward is None else f"{text}\nReward: {reward:g}"
 
 
@@ -86,28 +86,37 @@ USE = "Use an instruction-tuned model whose chat template shows and calls tools 
 
 
 class HfCodec:
-    """A codec round a Hugging Face tokenizer with a chat template; `end_ids` end a turn beside the template's end."""
+    """A codec for a Hugging Face tokenizer with a chat template.
+
+    A turn ends with the template's end token, the tokenizer's end-of-sequence token or one of `end_ids`.
+
+    Raises:
+        CheckpointError: the template does not support system messages, tools or Qwen's tool calls.
+    """
 
     def __init__(self, tokenizer: Any, source: str, end_ids: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._source = source
         self._controls = [word for word in tokenizer.get_added_vocab() if word.strip()]
+        # Test the template with an example: an unsuitable one often drops tools or messages without an error.
         if not tokenizer.chat_template:
             raise self._problem("tools", "no chat template")
+        # Without the system message, whose text contains the tool's name.
         if TOOL_NAME not in self._render(opening(EXAMPLE)[1:], goes_on=True):
-            raise self._problem("tools", "a template that leaves them out")
+            raise self._problem("tools", "a template that omits them")
         if SYSTEM not in self._render(opening(EXAMPLE), goes_on=True, expected="a system message"):
-            raise self._problem("the system message", "a template that leaves it out")
+            raise self._problem("the system message", "a template that omits it")
         after = self._after_agent(_ANSWER)
         if _ANSWER not in after:
-            raise self._problem("tool messages", "a template that leaves them out")
+            raise self._problem("tool messages", "a template that omits them")
         end = self._ids(after)[:1]
         self._turn_end = tokenizer.decode(end, skip_special_tokens=False)
         if self._turn_end not in self._controls:
-            raise self._problem("a token that ends the agent's turn", f"{self._turn_end!r} behind it")
+            raise self._problem("a token that ends the agent's turn", f"{self._turn_end!r} after it")
         eos = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.end_ids = frozenset({*end, *eos, *end_ids})
         self.pad_id = end[0] if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+        # The template must write calls in the format that `parse` reads.
         if self.parse(self.call(_QUESTION)) != AgentTurn((_QUESTION,), "call"):
             raise self._problem(f"tool calls as {CALL_START}{{json}}{CALL_END}", "others")
 
@@ -117,28 +126,29 @@ class HfCodec:
         return self._ids(self._render(opening(task.model_copy(update=fields)), goes_on=True))
 
     def parse(self, tokens: Sequence[int]) -> AgentTurn:
-        """Return the calls of one turn, behind its thoughts."""
+        """Return the calls of one turn, ignoring its thoughts."""
         if not tokens or tokens[-1] not in self.end_ids:
             return AgentTurn((), "length")
         return turn_in(self._tokenizer.decode(list(tokens[:-1]), skip_special_tokens=False))
 
     def aside(self, tokens: Sequence[int]) -> str:
-        """Return thoughts and words beside the calls of a turn, all of a malformed one, without its end token."""
+        """Return the text of a turn without its calls and end token; for a malformed turn, the whole text."""
         spoken = [token for token in tokens if token not in self.end_ids]
         text = str(self._tokenizer.decode(spoken, skip_special_tokens=False))
         return aside_of(text, is_read=self.parse(tokens).kind == "call")
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
-        """Return the tool message and the generation prefix, as the template puts them behind the agent's end token."""
+        """Return the tool message and the generation prefix, as the template renders them after the end token."""
+        # The agent has already sampled its end token.
         return self._ids(self._after_agent(tool_message(self._plain(text), reward)).removeprefix(self._turn_end))
 
     def call(self, call: ToolCall) -> list[int]:
-        """Return the turn that makes this call as the template writes it, its end token included."""
+        """Return the turn with this call as the template renders it, including the end token."""
         function = {"name": TOOL_NAME, "arguments": call._asdict()}
         return self._agent_turn({"content": "", "tool_calls": [{"type": "function", "function": function}]})
 
     def closing(self) -> list[int]:
-        """Return a turn without a call, its end token included."""
+        """Return a turn without a call, including the end token."""
         return self._agent_turn({"content": "That is all I need to know."})
 
     def save(self, folder: Path) -> None:
@@ -154,11 +164,11 @@ class HfCodec:
         return self._ids(content + end)
 
     def _after_agent(self, message: str) -> str:
-        """Return what the template puts behind an agent's turn that this tool message follows."""
+        """Return the template's text after an agent's turn, up to the next turn, with this tool message."""
         turns = [{"role": "assistant", "content": _STAND_IN}, {"role": "tool", "name": TOOL_NAME, "content": message}]
         _, stand_in, after = self._render([*opening(EXAMPLE), *turns], goes_on=True).partition(_STAND_IN)
         if not stand_in:
-            raise self._problem("the agent's turns", "a template that leaves them out")
+            raise self._problem("the agent's turns", "a template that omits them")
         return after
 
     def _render(
@@ -173,7 +183,7 @@ class HfCodec:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _plain(self, text: str) -> str:
-        """Return a text in which no control token is left, so that it cannot pose as a turn or a call."""
+        """Return a text with all control tokens broken up, so that it cannot imitate a turn or a call."""
         for word in self._controls:
             text = text.replace(word, f"{word[0]} {word[1:]}")
         return text
@@ -196,8 +206,8 @@ def load(folder: Path) -> HfCodec:
 
 
 def turn_in(text: str) -> AgentTurn:
-    """Return what a whole turn's text says; a call marker without its partner is malformed."""
-    text = text.rpartition(THOUGHT_END)[2]
+    """Return the turn of a text; a call marker without its counterpart makes it malformed."""
+    text = text.rpartition(THOUGHT_END)[2]  # calls that are only considered in thoughts do not count
     rest = _CALL.sub("", text)
     if CALL_START in rest or CALL_END in rest:
         return AgentTurn((), "malformed")
@@ -205,13 +215,13 @@ def turn_in(text: str) -> AgentTurn:
 
 
 def aside_of(text: str, *, is_read: bool) -> str:
-    """Return a turn's text without the calls that `turn_in` has read from it, if it has."""
+    """Return a turn's text, without its calls if `turn_in` could read them."""
     thought, end, rest = text.rpartition(THOUGHT_END)
     return (thought + end + (_CALL.sub("", rest) if is_read else rest)).strip()
 
 
 def turn_of(calls: Sequence[object]) -> AgentTurn:
-    """Return the turn that makes these calls; an object of the tool's name, a choice and a text each."""
+    """Return the turn with these calls; each must be an object with the tool's name, a choice and a text."""
     valid = [call for call in map(_call_of, calls) if call is not None]
     if len(valid) < len(calls):
         return AgentTurn((), "malformed")
@@ -219,10 +229,10 @@ def turn_of(calls: Sequence[object]) -> AgentTurn:
 
 
 def json_in(text: str) -> object:
-    """Return what a JSON text says; None where it is none."""
+    """Return the value of a JSON text, or None if it is invalid."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # a model can write deeply nested lists
         return None
 
 

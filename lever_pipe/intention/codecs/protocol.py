@@ -1,6 +1,6 @@
-"""What every codec is: how a dialogue between agent and environment becomes tokens, and back.
+"""Interface of codecs between dialogues and tokens.
 
-Sampled token ids are kept as they are; nothing that the agent has written is ever tokenised a second time.
+Sampled token ids stay unchanged; the agent's text is never tokenized again.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ class ToolCall(NamedTuple):
 
 
 class AgentTurn(NamedTuple):
-    """What one generation of the agent says."""
+    """The parsed content of one generation of the agent."""
 
     calls: tuple[ToolCall, ...]
     kind: Literal["call", "closed", "malformed", "length", "refused", "filtered", "empty"]
-    """It calls the tool; it does not; it holds a call that cannot be read; it has no end token. The others are of
-    served agents alone: a refusal, a text that a content filter withheld, neither text nor call."""
+    """`call`: it calls the tool; `closed`: it does not; `malformed`: a call cannot be read; `length`: it has no end
+    token. Served agents only: `refused`: a refusal; `filtered`: withheld by a content filter; `empty`: neither text nor
+    call."""
 
 
 class ChatCodec(Protocol):
-    """Turns tasks and feedback into tokens, and an agent's tokens into calls."""
+    """A codec that converts tasks and feedback to tokens, and an agent's tokens to calls."""
 
     @property
     def pad_id(self) -> int:
-        """Return the token that fills unused places."""
+        """Return the padding token."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -45,19 +46,19 @@ class ChatCodec(Protocol):
         """Return the tokens before the agent's first turn; they end with the generation prefix."""
 
     def parse(self, tokens: Sequence[int]) -> AgentTurn:
-        """Return what the sampled tokens of one turn say, its end token included where it was sampled."""
+        """Return the parsed turn of sampled tokens, which include the end token if it was sampled."""
 
     def aside(self, tokens: Sequence[int]) -> str:
-        """Return, for a reader, what a turn's tokens say beside its calls; all of it where a call cannot be read."""
+        """Return the text of a turn without its calls, for transcripts; the whole text if a call cannot be read."""
 
     def feedback(self, text: str, reward: float | None) -> list[int]:
-        """Return what stands between a turn's end token and the next turn: tool message and generation prefix."""
+        """Return the tokens between a turn's end token and the next turn: tool message and generation prefix."""
 
     def call(self, call: ToolCall) -> list[int]:
-        """Return an agent's turn that makes this call, its end token included; for demonstrations."""
+        """Return an agent's turn with this call, including the end token; for demonstrations."""
 
     def closing(self) -> list[int]:
-        """Return an agent's turn without a call, its end token included; for demonstrations."""
+        """Return an agent's turn without a call, including the end token; for demonstrations."""
 
     def save(self, folder: Path) -> None:
         """Write the codec's files into an existing folder."""

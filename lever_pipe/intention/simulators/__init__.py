@@ -1,1 +1,1 @@
-"""Simulated users, a module each."""
+"""Simulated users, one module each."""

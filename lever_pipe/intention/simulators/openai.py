@@ -1,4 +1,4 @@
-"""A user and a judge that a model behind an OpenAI-compatible server plays."""
+"""A simulated user and a judge, both played by a model behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ Write one JSON object and nothing else:
 count]}
 """)
 STOCK_REPLY = "I am not sure yet. What else would you like to know?"
-"""Stands where no reply could be had."""
+"""Replaces a reply that could not be obtained."""
 _WEIGHTS = {1: "LOW", 2: "MEDIUM", 3: "HIGH"}
 _N_DISPLAYED = 3
-"""Exchanges of the conversation that a prompt holds, as published."""
+"""Number of latest exchanges in a prompt, as published."""
 _MOST_DIGITS = 6
-"""Of an index; Python refuses to read numbers of thousands of digits."""
+"""Maximum number of digits of an index; Python refuses to parse numbers of thousands of digits."""
 
 
 def load(config: Simulator, execution: AgentExecution) -> PromptedUser:
-    """Return the user behind the configured server; it is first contacted with the first question."""
+    """Return the user behind the configured server; the first question makes the first contact."""
     chat = Chat(find_access(execution.connection), execution.connection)
     return PromptedUser(chat, config.endpoint, leak_details=config.leak_details)
 
 
 class PromptedUser:
-    """The simulated user over a chat."""
+    """A simulated user behind a chat server."""
 
     is_remote = True
 
@@ -95,27 +95,27 @@ class PromptedUser:
         self._leak_details = leak_details
 
     def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
-        """Return what the model says as the user; it is not told what was covered."""
+        """Return the model's reply as the user; the prompt does not contain `covered`."""
         del covered
         prompt = reply_prompt(task, question, history, leak_details=self._leak_details)
         text = self._answer(prompt, read_reply)
         return UserReply(STOCK_REPLY, ok=False) if text is None else UserReply(text, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
-        """Return what the model says as the judge."""
+        """Return the model's judgement."""
         prompt = judge_prompt(task, question, history, remaining, leak_details=self._leak_details)
         judgement = self._answer(prompt, read_judgement)
         return Judgement((), related=False, ok=False) if judgement is None else judgement
 
     def _answer(self, prompt: str, read: Callable[[str], T]) -> T | None:
-        """Return what `read` makes of the model's text; an unusable reply is asked for again."""
+        """Return the result of `read` on the model's text, or None; an unreadable reply leads to another attempt."""
         request: ChatRequest = {**self._endpoint.model_dump(), "messages": [{"role": "user", "content": prompt}]}
         strips = self._chat.connection.strip_thoughts
         return self._chat.answer(request, lambda completion: read(text_in(completion, strips_thoughts=strips)))
 
 
 def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak_details: bool) -> str:
-    """Return what the model is told that plays the user; hidden details stand in it only if they shall leak."""
+    """Return the user's prompt; it contains the hidden details only with `leak_details`."""
     return REPLY.substitute(
         request=_request(task, leak_details=leak_details),
         category=task.category,
@@ -127,7 +127,7 @@ def reply_prompt(task: Task, question: str, history: Sequence[Exchange], *, leak
 def judge_prompt(
     task: Task, question: str, history: Sequence[Exchange], remaining: Sequence[int], *, leak_details: bool
 ) -> str:
-    """Return what the model is told that judges; it numbers the remaining details from 0."""
+    """Return the judge's prompt; it numbers the remaining details from 0."""
     details = [task.missing_details[index] for index in remaining]
     lines = [
         f"{number}. [{_WEIGHTS[d.importance]}] {d.description}" + (f" (such as: {d.inquiry})" if d.inquiry else "")
@@ -152,7 +152,11 @@ def _conversation(history: Sequence[Exchange], user: str) -> str:
 
 
 def read_reply(text: str) -> str:
-    """Return the reply in a model's answer: the field of its JSON object, or the whole answer where it has none."""
+    """Return the reply in a model's answer: a field of its JSON object, or the whole answer if it has no braces.
+
+    Raises:
+        UnreadableError: no reply, or an invalid object.
+    """
     reply = _object_in(text).get("response") if "{" in text else text
     if not isinstance(reply, str) or not reply.strip() or not is_unicode(reply):
         raise UnreadableError("a reply without words")
@@ -162,8 +166,11 @@ def read_reply(text: str) -> str:
 def read_judgement(text: str) -> Judgement:
     """Return the judgement in a model's answer, by the published rules.
 
-    The object reaches from the first `{` to the last `}`. What is no list counts as an empty one; of a list, whole
-    numbers and strings of digits count; a question that is not related covers nothing.
+    The object extends from the first `{` to the last `}`. Indices that are not a list count as an empty list; items
+    count if they are integers or strings of digits. An unrelated question covers no details.
+
+    Raises:
+        UnreadableError: no valid object.
     """
     answer = _object_in(text)
     listed = answer.get("covered_detail_indices", [])
@@ -174,6 +181,7 @@ def read_judgement(text: str) -> Judgement:
 
 def _is_number(item: object) -> bool:
     digits = str(item) if isinstance(item, int | str) and not isinstance(item, bool) else ""
+    # `isdigit` accepts superscripts and other digits that `int` may refuse.
     return digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
 
 

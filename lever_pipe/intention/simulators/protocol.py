@@ -1,9 +1,9 @@
-"""What a simulated user offers.
+"""Interface of simulated users.
 
 To add one, add a module `lever_pipe/intention/simulators/<name>.py` with a function
 `load(config: Simulator, execution: AgentExecution) -> UserSimulator`; its name is then valid in
-`intention.simulator.kind`. A user answers a question and judges, in a second step that does not depend on the answer,
-which hidden details the question uncovers. Both may be called from several threads at once.
+`intention.simulator.kind`. A user answers a question. In a second step, which does not depend on the answer, it judges
+the hidden details that the question uncovers. Several threads may call both at the same time.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Exchange(NamedTuple):
 
 
 class UserReply(NamedTuple):
-    """What the user says."""
+    """The user's reply to a question."""
 
     text: str
     ok: bool
-    """False where no reply could be had; `text` is then a stock phrase."""
+    """False if no reply could be obtained; `text` is then a stock phrase."""
 
 
 class Judgement(NamedTuple):
-    """What a question uncovers."""
+    """The details that a question uncovers."""
 
     indices: tuple[int, ...]
-    """Positions among the remaining details, as the judge gave them: some may repeat or lie out of range."""
+    """Positions among the remaining details, unchecked: they may contain duplicates or be out of range."""
     related: bool = True
-    """Whether the question has to do with the task."""
+    """Whether the question is related to the task."""
     ok: bool = True
-    """False where no judgement could be had; `indices` is then empty, which says nothing about the question."""
+    """False if no judgement could be obtained; `indices` is then empty, without any meaning."""
 
 
 class UserSimulator(Protocol):
@@ -46,22 +46,22 @@ class UserSimulator(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether it takes time to answer; for one that answers at once no clock is read."""
+        """Return whether answers take time; the environment enforces time limits only for a remote user."""
 
     @property
     def concurrency(self) -> int:
-        """Return how many requests may be in flight at one time."""
+        """Return the maximum number of concurrent requests."""
 
     @property
     def counts(self) -> RequestCounts:
-        """Return the running counts since the simulator was loaded."""
+        """Return the counts of requests since the simulator was loaded."""
 
     def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
-        """Return what the user answers.
+        """Return the user's reply to a question.
 
         `history` has earlier exchanges, oldest first; `covered` are indices into `task.missing_details` that they
         uncovered.
         """
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
-        """Return which of the `remaining` details, indices into `task.missing_details`, the question uncovers."""
+        """Return the uncovered details as positions in `remaining`, which are indices into `task.missing_details`."""

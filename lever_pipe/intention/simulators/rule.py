@@ -1,6 +1,6 @@
-"""The embedded world's user: it knows slots by their exact word, and answers in the world's own few words.
+"""The simulated user of the embedded world, which recognizes exact words and answers in the world's vocabulary.
 
-Deterministic, without clock or network.
+It is deterministic and needs neither a clock nor a network.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _SLOTS = frozenset(SLOTS)
 
 
 def load(config: Simulator, execution: AgentExecution) -> RuleUser:
-    """Return the embedded user; no setting concerns it."""
+    """Return the embedded user, which has no settings."""
     del config, execution
     return RuleUser()
 
 
 class RuleUser:
-    """A user that follows rules."""
+    """A rule-based user."""
 
     concurrency = 1
     is_remote = False
@@ -32,7 +32,7 @@ class RuleUser:
         self.counts = RequestCounts()
 
     def reply(self, task: Task, question: str, history: Sequence[Exchange], covered: Sequence[int]) -> UserReply:
-        """Return the values of the named hidden slots, or why there is none to give."""
+        """Return the values of the hidden slots in the question, or the phrase for a question without any."""
         del history
         self.counts.add(requests=1)
         slots, hidden = _slots_in(question), _slots_of(task)
@@ -46,7 +46,7 @@ class RuleUser:
         return UserReply(REPEATED if slots <= covered_slots else IRRELEVANT, ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
-        """Return which remaining slots the question names."""
+        """Return the positions of the remaining slots that occur in the question."""
         del history
         self.counts.add(requests=1)
         slots, hidden = _slots_in(question), _slots_of(task)
@@ -55,7 +55,7 @@ class RuleUser:
 
 
 def _slots_in(question: str) -> frozenset[str]:
-    """Return the slots that stand in the question as words of their own."""
+    """Return the slots that occur in the question as separate words."""
     return _SLOTS.intersection(question.split())
 
 

@@ -1,1 +1,1 @@
-"""Where tasks come from, a module each."""
+"""Sources of tasks, one module each."""

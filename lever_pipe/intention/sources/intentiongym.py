@@ -1,4 +1,4 @@
-"""IntentionGym's task files, JSON lists of task objects, and UserRL's, parquet rows that name such tasks by id."""
+"""Reader of IntentionGym's task files (JSON lists of tasks) and UserRL's (parquet rows with ids of such tasks)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _QUERY = "SELECT data_source, reward_model FROM read_parquet(?, file_row_number 
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # `true` equals 1, but is not an importance
         raise ValueError("must be 1, 2 or 3")  # noqa: TRY004 - pydantic reads this one
     return int(value) if isinstance(value, str) and value in ("1", "2", "3") else value
 
 
 class Detail(MissingDetail):
-    """A hidden detail as IntentionGym writes it; other keys are passed over."""
+    """A hidden detail in IntentionGym's format; unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -35,7 +35,7 @@ class Detail(MissingDetail):
 
 
 class TaskObject(Task):
-    """A task as IntentionGym writes it; other keys are passed over."""
+    """A task in IntentionGym's format; unknown keys are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -43,11 +43,15 @@ class TaskObject(Task):
 
 
 class TaskList(RootModel[tuple[TaskObject, ...]]):
-    """A file of them."""
+    """A file of tasks."""
 
 
 def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
-    """Return the splits in the files' order, the test one without ids and requests of the others."""
+    """Return the splits in the order of the files; the test split excludes ids and requests of the other splits.
+
+    Raises:
+        DataError: a split is empty, invalid, or train and val share a task.
+    """
     del synthetic
     details = read_tasks(files.details)
     train, val, test = (
@@ -64,14 +68,14 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits:
         )
     for (path,), split in zip(files[:3], (train, val, held_out), strict=True):
         if not split:
-            found = "none, or none but those that are trained or validated on"
+            found = "none, or only tasks of the train and val files"
             raise DataError(f"{path}: expected tasks", found=found, do="Name another file.")
     train_tasks, val_tasks, test_tasks = (tuple(split.values()) for split in (train, val, held_out))
     return Splits(train_tasks, val_tasks, test_tasks, n_left_out=len(test) - len(held_out))
 
 
 def read_tasks(paths: Iterable[Path]) -> dict[str, Task]:
-    """Return the tasks of JSON files by id, in their order."""
+    """Return the tasks of JSON files by id, in the order of the files."""
     tasks: dict[str, Task] = {}
     for path in paths:
         for record in storage.read_row(path, TaskList).root:
@@ -84,13 +88,14 @@ def read_tasks(paths: Iterable[Path]) -> dict[str, Task]:
 
 
 def _split_in(path: Path, details: Mapping[str, Task]) -> dict[str, Task]:
-    """Return the tasks that a parquet file names; rows of UserRL's other environments are passed over."""
+    """Return the tasks of a parquet file; rows of UserRL's other environments are ignored."""
     import duckdb
 
-    # Neither settings nor extensions from outside: reading one local file needs none of them.
+    # Reading a local file needs no extensions, so DuckDB must not download or load any.
     settings: dict[str, Any] = {"threads": 1, "autoinstall_known_extensions": False, "autoload_known_extensions": False}
     try:
         with duckdb.connect(":memory:", config=settings) as connection:
+            # `read_parquet` expands wildcards, which a literal path may contain.
             rows = connection.execute(_QUERY, [glob.escape(str(path))]).fetchall()
     except duckdb.Error as error:
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a source of tasks offers.
+"""Interface of task sources.
 
 To add one, add a module `lever_pipe/intention/sources/<name>.py` with a function
 `read(synthetic: SyntheticTasks | None, files: RawFiles) -> Splits`; its name is then valid in `intention.tasks.source`.
@@ -13,21 +13,21 @@ from lever_pipe.intention.records import Task
 
 
 class RawFiles(NamedTuple):
-    """The files that a source reads; all empty for one that makes its tasks."""
+    """The files that a source reads; all empty for a source that generates its tasks."""
 
     train: tuple[Path, ...] = ()
     val: tuple[Path, ...] = ()
     test: tuple[Path, ...] = ()
     details: tuple[Path, ...] = ()
-    """Where the hidden details stand if not in the files above."""
+    """Files with the hidden details if the files above do not contain them."""
 
 
 class Splits(NamedTuple):
-    """The tasks of each split; ids differ over all three."""
+    """The tasks of each split; ids are unique across all three."""
 
     train: tuple[Task, ...]
     val: tuple[Task, ...]
     test: tuple[Task, ...]
-    """Held out: neither ids nor requests of them stand in `train` or `val`."""
+    """Held out: `train` and `val` contain neither their ids nor their requests."""
     n_left_out: int = 0
-    """Tasks of the test file whose id or request is trained or validated on."""
+    """Number of tasks in the test file that were excluded because `train` or `val` has their id or request."""

@@ -1,8 +1,8 @@
-"""The embedded tasks: a category, some of its relevant slots stated in the request, the others hidden.
+"""Generator of embedded tasks: a category with some of its relevant slots stated in the request and the others hidden.
 
-How many are hidden follows IntentionGym's validation tasks. A request that states few slots has words beside the point
-instead, so that even one that states none can be put in hundreds of ways and no request need come twice. A good agent
-must know which slots matter for a category, and read which of them the request already states.
+The number of hidden slots follows IntentionGym's validation tasks. A request with few stated slots contains meaningless
+words instead. Even a request without stated slots then has hundreds of variants, so that no request occurs twice. A
+good agent must learn the relevant slots of a category and read the slots that the request already states.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from lever_pipe.intention.sources.protocol import RawFiles, Splits
 N_HIDDEN = (2, 3, 4, 5)
 N_HIDDEN_CHANCES = (0.075, 0.375, 0.35, 0.2)
 N_VALUES = 3
-"""Of a request: one a stated slot, and the others before the category, where they say nothing. Irrelevant slots in
-their place would make the world too hard for a small policy."""
+"""Number of values in a request: one per stated slot, and the others before the category, without meaning. Irrelevant
+slots instead of these values would make the world too hard for a small policy."""
 _N_OPTIONS = 3
 _TRIES = 1000
-"""Wordings drawn for a request before the world counts as exhausted."""
+"""Number of attempts to draw a new request before the embedded world counts as exhausted."""
 
 
 def read(synthetic: SyntheticTasks | None, files: RawFiles = RawFiles()) -> Splits:
-    """Return tasks made from the seed alone, no two with the same request.
+    """Return tasks that depend only on the seed and the split sizes, all with different requests.
 
-    Each task has a stream of its own, and the held-out ones are made first, so a larger split begins with the smaller
-    one and more training tasks leave the others as they are.
+    Each task has its own random stream, and test and val are generated before train. A larger split therefore starts
+    with the tasks of a smaller one, and the number of training tasks does not affect the other splits.
+
+    Raises:
+        DataError: more tasks than the embedded world has requests.
     """
     del files
     settings = synthetic or SyntheticTasks()
@@ -44,7 +47,7 @@ def read(synthetic: SyntheticTasks | None, files: RawFiles = RawFiles()) -> Spli
 
 
 def _tasks(seed: int, split: str, n: int, requests: set[str]) -> tuple[Task, ...]:
-    """Return tasks whose requests are not taken, and take them."""
+    """Return tasks with new requests, and add these to `requests`."""
     tasks = []
     for i in range(n):
         name = f"{split}-{i:05d}"
@@ -57,6 +60,7 @@ def _task(name: str, rng: np.random.Generator, requests: set[str]) -> Task:
     category = CATEGORIES[int(rng.integers(len(CATEGORIES)))]
     slots = RELEVANT[category]
     n_hidden = int(rng.choice(N_HIDDEN, p=N_HIDDEN_CHANCES))
+    # Sorted: details stay in the order of importance.
     hidden = sorted(int(k) for k in rng.choice(len(slots), size=n_hidden, replace=False))
     stated = [slot for k, slot in enumerate(slots) if k not in hidden]
     for _ in range(_TRIES):
@@ -74,7 +78,7 @@ def _task(name: str, rng: np.random.Generator, requests: set[str]) -> Task:
 
 
 def _request(category: str, stated: Sequence[str], rng: np.random.Generator) -> str:
-    """Return a request that states these slots in any order."""
+    """Return a request that states these slots in random order."""
     plain = [_value(rng) for _ in range(N_VALUES - len(stated))]
     facts = [f"{stated[int(k)]} {_value(rng)}" for k in rng.permutation(len(stated))]
     return " , ".join([" ".join(["task :", *plain, category]), *facts]) + " ."

@@ -1,1 +1,1 @@
-"""The original trainer as an engine: launch files out, logs in."""
+"""The original trainer as an engine: it receives launch files, and its logs are converted."""

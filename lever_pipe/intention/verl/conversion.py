@@ -1,17 +1,17 @@
-"""The original trainer's log, and its numbers under our names, each only as far as it means the same.
+"""Conversion of the original trainer's console log to the metrics of this project.
 
-Lines `step:5 - actor/lr:0.000 - ...` of the console are read from among all else that a run prints. What a resumed run
-has done again replaces what it did before.
+A metric is converted only if its definition is the same. Only lines such as `step:5 - actor/lr:0.000 - ...` are read.
+If a resumed run repeats steps, the later values replace the earlier ones.
 
-What the names hide, in UserRL's fork of verl 0.4.0.dev (other versions differ, so the version goes beside the numbers):
+The names can mislead, in UserRL's fork of verl 0.4.0.dev (other versions differ, so each run records its version):
 
-* `actor/pg_loss` and the clipped shares are of rank 0 alone; `actor/kl_loss` is its last micro-batch and unweighted;
-* `actor/entropy` is over all response tokens, those of the tool included: ours is `entropy_all`, not `entropy`;
-* `global_seqlen/mean` is no sequence length: it is the tokens of a step divided by the number of GPUs;
-* `perf/throughput` is per GPU, `perf/mfu/actor` of the update alone and 0 on a GPU whose peak verl does not know;
-* `perf/time_per_step` includes a validation and a checkpoint where they fall on the step;
-* `critic/score` is the sum of turn rewards, whatever groups are compared by;
-* the console prints three decimals: a learning rate below 0.0005 reads 0.000 there and is left out.
+* `actor/pg_loss` and the clip fractions are of rank 0 only; `actor/kl_loss` is its last micro-batch and unweighted;
+* `actor/entropy` is over all response tokens, including the tool's: it corresponds to `entropy_all`, not `entropy`;
+* `global_seqlen/mean` is not a sequence length: it is the tokens of a step divided by the number of GPUs;
+* `perf/throughput` is per GPU, `perf/mfu/actor` of the update only, and 0 on a GPU without a known peak;
+* `perf/time_per_step` includes the validation and the checkpoint of a step;
+* `critic/score` is the sum of turn rewards, independent of the trajectory score;
+* the console prints three decimals: a learning rate below 0.0005 is printed as 0.000 and therefore omitted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 MARK = r"(?:\((?![^()]*Worker)[^()]*\bpid=\d+[^()]*\)\s*)?"
-"""Ray's mark of the process that printed a line; those of workers stand before dialogues."""
+"""Ray's prefix with the process that printed a line; lines of workers are excluded, because they are dialogues."""
 BAR = r"(?:Training Progress:.*?\]\s*)?"
-"""A progress bar does not end its line."""
+"""A progress bar before the step, because it does not end its line."""
 STEP_LINE = re.compile(rf"\s*{MARK}{BAR}{MARK}step:(\d+) - (.+)", re.ASCII)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf)", re.ASCII | re.IGNORECASE)
 NUMPY = re.compile(r"np\.\w+\((.*)\)")
 THREE_DECIMALS = re.compile(r"-?\d+\.\d{3}", re.ASCII)
 TRAINING = re.compile(r"(?:actor|critic|training|global_seqlen)/")
-"""Keys that only a training step logs; a resumed run validates the step that it starts from once more without them."""
+"""Keys that only a training step logs. A resumed run validates its first step again and logs it without these keys."""
 NAMES = {
     "actor/pg_loss": "pg_loss",
     "actor/kl_loss": "kl_loss",
@@ -60,36 +60,41 @@ NAMES = {
     "timing_s/testing": "seconds_validation",
     "timing_s/save_checkpoint": "seconds_checkpoint",
 }
-"""The original's key -> ours."""
+"""Key of the original trainer -> name of the metric in this project."""
 TOTAL = "perf/total_num_tokens"
 VALIDATION = re.compile(r"val-(?:core|aux)/(?P<source>.+)/(?P<quantity>reward|acc)/mean@(?P<samples>[1-9]\d*)")
-"""A mean over validated tasks. `acc` takes the place of `reward` where the reward function returns it; a source may be
-`openai/gsm8k`; `mean@8` is of eight samples a task."""
+"""A mean over validation tasks. It is `acc` instead of `reward` if the reward function returns that key. A source may
+contain slashes, as `openai/gsm8k`; `mean@8` is a mean of eight samples per task."""
 DISPLAY_LIMIT = 5
-"""Keys that an error names."""
+"""Maximum number of keys in an error message."""
 LARGEST = 1e15
-"""Beyond what any of these values can be."""
+"""Upper limit of plausible values."""
 
 
 class Reading(NamedTuple):
     """One logged number."""
 
     value: float
-    """May be NaN or infinite: what that means depends on the key."""
+    """May be NaN or infinite, with a meaning that depends on the key."""
     location: str
     """File and line."""
     is_rounded: bool
-    """Printed with three decimals, as the fork's console does."""
+    """Whether it was printed with three decimals, as the fork's console does."""
 
 
 Readings = dict[str, Reading]
 
 
 def read_log(path: Path) -> dict[int, Readings]:
-    """Return what a run logged of each step, in rising order; step 0 is before training."""
+    """Return the logged values of each step in rising order; step 0 is before training.
+
+    Raises:
+        RecordError: no line of a step, or a damaged one.
+    """
     steps: dict[int, Readings] = {}
     for step, readings in _lines_in(path):
         is_again = _is_trained(readings) and _is_trained(steps.get(step, {}))
+        # A resumed run starts from a checkpoint: later steps in the log so far are obsolete.
         for stale in [other for other in steps if other > step or (other == step and is_again)]:
             del steps[stale]
         steps.setdefault(step, {}).update(readings)
@@ -112,7 +117,7 @@ def _lines_in(path: Path) -> Iterator[tuple[int, Readings]]:
             match = STEP_LINE.fullmatch(COLOUR.sub("", line).rstrip())
             if match:
                 location = f"{path}:{number}"
-                if not line.endswith("\n"):
+                if not line.endswith("\n"):  # a number at the end may be cut off and still parse
                     raise _damaged(location, "a whole line", "the file's end in the middle of it")
                 yield int(match[1]), dict(_items(match[2], location))
 
@@ -139,7 +144,7 @@ def _damaged(location: str, expected: str, found: str) -> RecordError:
 
 
 class Converted(NamedTuple):
-    """A run directory's rows, and what a reader of the log should know."""
+    """The rows of a run directory, and notes about gaps of the log."""
 
     metrics: list[StepRow]
     evaluations: list[EvaluationRow]
@@ -148,7 +153,11 @@ class Converted(NamedTuple):
 
 
 def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Converted:
-    """Return one run's rows; what its log lacks stays absent."""
+    """Return the rows of one run; values that the log does not contain stay absent.
+
+    Raises:
+        RecordError: the log does not match the configuration, or contains no validation or implausible values.
+    """
     executed = max(steps)
     last = next(reading.location for reading in steps[executed].values())
     if executed > config.planned_steps:
@@ -168,7 +177,7 @@ def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Convert
     row = EvaluationRow(
         step=0,
         split="val",
-        mode="greedy" if n_samples == 1 else "sampled",  # several greedy answers would be copies
+        mode="greedy" if n_samples == 1 else "sampled",  # several greedy answers would be identical
         n_tasks=config.n_tasks,
         n_samples=n_samples,
         values={},
@@ -184,7 +193,7 @@ def convert(steps: Mapping[int, Readings], config: ConvertVerlConfig) -> Convert
         planned_steps=config.planned_steps,
         executed_steps=executed,
         reason="finished" if executed == config.planned_steps else "log ended",
-        best_step=max(rewards, key=lambda step: rewards[step].value),  # of the only validation there is
+        best_step=max(rewards, key=lambda step: rewards[step].value),  # the log has a single validation metric
         n_parameters=0,
         version=config.version,
     )
@@ -204,12 +213,16 @@ def _training(readings: Readings, n_gpus: int) -> dict[str, float]:
 
 
 def _is_empty(key: str, reading: Reading) -> bool:
-    """Return whether a 0 is no measurement: a rounded learning rate, or the use of a GPU without a known peak."""
+    """Return whether a 0 is not a measurement: a rounded learning rate, or utilization without a known peak."""
     return reading.value == 0 and (key == "perf/mfu/actor" or (key == "actor/lr" and reading.is_rounded))
 
 
 def _total(readings: Readings, per_rank: float, n_gpus: int) -> float:
-    """Return the step's tokens, a whole number that the rounded mean over ranks leaves no doubt about."""
+    """Return the number of the step's tokens, which the rounded mean over ranks determines uniquely.
+
+    Raises:
+        RecordError: the logged total does not match.
+    """
     total = float(round(per_rank * n_gpus))
     if TOTAL in readings and abs(_finite(TOTAL, readings[TOTAL]) - total) > n_gpus:
         raise RecordError(
@@ -221,7 +234,7 @@ def _total(readings: Readings, per_rank: float, n_gpus: int) -> float:
 
 
 def _validation_key(steps: Mapping[int, Readings], last: str) -> str:
-    """Return the key of the validation rewards: a reward before an accuracy, which may stand in the log next to it.
+    """Return the key of the validation rewards; a reward has precedence over an accuracy in the same log.
 
     Raises:
         RecordError: no such key, or keys of several data sources.
@@ -257,10 +270,10 @@ def _notes(
     if missing := executed - len(metrics):
         yield f"{missing} of {executed} steps have no training values in the log"
     if "/acc/" in validation:
-        yield f"validation logs no reward; {validation} is taken for it"
+        yield f"validation logs no reward; {validation} is used instead"
     keys = {key for readings in steps.values() for key in readings}
     if unknown := sorted(keys - NAMES.keys() - {TOTAL, validation}):
-        yield f"{len(unknown)} keys have no counterpart here and are left out: {', '.join(unknown)}"
+        yield f"{len(unknown)} keys have no counterpart here and are omitted: {', '.join(unknown)}"
 
 
 def _finite(key: str, reading: Reading) -> float:
@@ -268,6 +281,6 @@ def _finite(key: str, reading: Reading) -> float:
         raise RecordError(
             f"{reading.location}: expected {key} to be a number below {LARGEST:g}",
             found=str(reading.value),
-            do="The run has diverged there: take its log up to the step before, or leave the run out.",
+            do="The run has diverged there: cut its log before this step, or omit the run.",
         )
     return reading.value

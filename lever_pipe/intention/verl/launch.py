@@ -1,6 +1,7 @@
-"""The folder from which one arm and seed is trained with the original trainer, as texts by file name.
+"""Launch files for training one arm and seed with the original trainer.
 
-What that cannot express is refused where it would change what a run studies, else said in words.
+Settings that the original trainer does not support are refused if they would change the object of a study. Other
+differences are described in the folder's README.
 """
 
 from __future__ import annotations
@@ -21,33 +22,38 @@ from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment,
 from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
 
 TEMPLATES = Path(__file__).with_name("templates")
-"""A template a launch file. A value enters a script through the filter `sh`, which quotes it for the shell; the
-trainer's own settings never pass through a shell's grammar, because `launch.sh` reads them from `overrides.txt`."""
+"""One template per launch file. Scripts use the filter `sh`, which quotes a value for the shell. The shell never parses
+the trainer's own settings, because `launch.sh` reads them from `overrides.txt`."""
 TEMPLATES_DIGEST = "dc8ed02969e69854"
-"""A job's identity holds code and settings only, so the digest of its templates stands in the code."""
+"""Digest of the templates. The identity of a job covers only code and settings, so the code must change with them."""
 SECONDS_OF_A_STEP = 300
-"""Time limit of a job; the published steps took 193 to 220 s."""
+"""Seconds per step for a job's time limit; the published steps took 193 to 220 s."""
 PROMPT_TOKENS = 1152
-"""Share of the context that the prompt may fill; the response has the rest (published)."""
+"""Maximum length of the prompt; the response has the rest of the context (published)."""
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 UNSAFE = re.compile(r"""["'\\$]""")
-"""What a quoted Hydra value would not take as it stands."""
+"""Characters that a quoted Hydra value cannot contain literally."""
 ALWAYS_ON = ("leak_details", "silent_failures", "count_duplicates", "last_call_only")
-"""Switches of the simulator that the original has no switch for: it always behaves so."""
+"""Switches of the simulator that are always on in the original."""
 UNKNOWN = {
     "kl_form": ("k1_reward", "k3_loss or k2_loss with engine verl, whose multi-turn advantages never read that reward"),
     "ratio": ("sequence", "token with engine verl, which has no other"),
 }
-"""Values of an arm's keys that the original has not, and what it must have."""
+"""Values of an arm's keys that the original does not support, and the text for the required values."""
 FIXED = (
     ("environment", Environment(), tuple(name for name in Environment.model_fields if name != "max_turns")),
     ("simulator.endpoint", Endpoint(), ("temperature", "max_tokens")),
 )
-"""Sections with their published values, and the names of those that stand in the original's code."""
+"""Sections with their published values, and the fields that are fixed in the original's code."""
 
 
 def launch_files(config: RenderVerlConfig) -> dict[str, str]:
-    """Return every launch file of one arm and seed; the same configuration gives the same bytes."""
+    """Return the text of every launch file of one arm and seed; equal configurations give equal texts.
+
+    Raises:
+        ConfigError: a setting that the original trainer does not support.
+        RecordError: the templates do not match `TEMPLATES_DIGEST`.
+    """
     if lines := problems(config):
         raise refusal(lines, f"engine verl, arm {config.arm.name}")
     environment = jinja2.Environment(
@@ -55,7 +61,7 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell and plain text: every value passes the filter `sh` or stands in prose
+        autoescape=False,  # shell and plain text: every value passes the filter `sh` or is part of prose
     )
     environment.filters["sh"] = shlex.quote
     seed = config.arm.seeds[0]
@@ -76,7 +82,7 @@ def launch_files(config: RenderVerlConfig) -> dict[str, str]:
 
 
 def differences(config: RenderVerlConfig) -> list[str]:
-    """Return what a run of the original does otherwise than the configuration says; nothing of it can be set there."""
+    """Return descriptions of the differences between the original trainer and the configuration."""
     lines = [
         "The seed orders the tasks, no more: SGLang draws from seeds of its own, so two runs of one seed differ.",
         "Only greedy validation, one episode a task; no sampled curve, no record of single episodes.",
@@ -91,13 +97,16 @@ def differences(config: RenderVerlConfig) -> list[str]:
 
 
 def problems(config: RenderVerlConfig) -> list[str]:
-    """Return a line for each value that the original trainer cannot run with."""
+    """Return a line for each value that the original trainer does not support."""
     parts = (_unfit(config), _unknown(config), _scheduled(config), _otherwise_fixed(config), _undivided(config))
     return [f"intention.{line}" for part in parts for line in part]
 
 
 def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
-    """Yield what changes as an arm goes on and not in the original, whose KL controller is for KL in rewards."""
+    """Yield schedules and other changes during training that the original does not support.
+
+    Its KL controller applies only to a KL in rewards.
+    """
     arm, do = config.arm, "Write so, or engine native."
     for key in SCHEDULES:
         schedule, is_rate = getattr(arm, key), key == "schedule"
@@ -115,7 +124,7 @@ def _scheduled(config: RenderVerlConfig) -> Iterator[str]:
 
 
 def _unknown(config: RenderVerlConfig) -> Iterator[str]:
-    """Yield the forms of the loss that the original has not, or takes and leaves without effect."""
+    """Yield the forms of the loss that the original does not support, or accepts without any effect."""
     for key, (value, only) in UNKNOWN.items():
         if getattr(config.arm, key) == value:
             yield f"arms.{config.arm.name}.{key}: must be {only}, got {value!r}. Change it, or engine native."
@@ -148,7 +157,7 @@ def _unfit(config: RenderVerlConfig) -> Iterator[str]:
 
 
 def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:
-    """Yield the values that differ from the published ones, which stand in the original's code."""
+    """Yield the values that differ from the published ones, which are fixed in the original's code."""
     sections: tuple[Section, ...] = (config.environment, config.simulator.endpoint)
     for section, (location, published, names) in zip(sections, FIXED, strict=True):
         for name in names:
@@ -158,7 +167,7 @@ def _otherwise_fixed(config: RenderVerlConfig) -> Iterator[str]:
 
 
 def _undivided(config: RenderVerlConfig) -> Iterator[str]:
-    """Yield what does not divide: the original would round down and take another number of updates, or stop."""
+    """Yield sizes that are not divisible: the original would round down and change the number of updates, or stop."""
     grpo, gpus = config.grpo, config.n_gpus
     episodes = grpo.prompts * grpo.group
     update = episodes // grpo.minibatches

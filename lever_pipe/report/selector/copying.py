@@ -61,7 +61,10 @@ def tables(context: ReportContext) -> Iterator[Table]:
         }
         for group in groups
     ]
-    title = message("Does the selector help, or just show the answer? {shots:demonstration|demonstrations}, in %", shots=max(context.shots, default=0))
+    count = max(context.shots, default=0)
+    title = message(
+        "Does the selector help, or just show the answer? {shots:demonstration|demonstrations}, in %", shots=count
+    )
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 
 

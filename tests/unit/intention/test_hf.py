@@ -147,17 +147,17 @@ def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:
     ("template", "found"),
     [
         (None, "no chat template"),
-        (WITHOUT_TOOLS, "a template that leaves them out"),
-        (TEMPLATE.replace("message.role == 'tool'", "message.role == 'never'"), "a template that leaves them out"),
+        (WITHOUT_TOOLS, "a template that omits them"),
+        (TEMPLATE.replace("message.role == 'tool'", "message.role == 'never'"), "a template that omits them"),
         (
             TEMPLATE.replace("== 'system' %}", "== 'never' %}"),
-            "with the system message; found a template that leaves it",
+            "with the system message; found a template that omits it",
         ),
         (REFUSING + TEMPLATE, "with a system message; found TemplateError: System role not supported"),
         (TEMPLATE.replace("message.tool_calls or []", "[]"), "found others"),
         (TEMPLATE.replace("<tool_call>", "<call>").replace("</tool_call>", "</call>"), "found others"),
         (TEMPLATE + "{{ raise_exception('no tools here') }}", "no tools here"),
-        (TEMPLATE.replace("<|im_end|>", ""), "behind it"),
+        (TEMPLATE.replace("<|im_end|>", ""), "after it"),
         (TEMPLATE + "{{ 1 / 0 }}", "ZeroDivisionError"),
     ],
 )

@@ -94,7 +94,7 @@ def test_every_synthetic_task_can_be_written() -> None:
 
 
 def test_no_text_can_pose_as_a_turn() -> None:
-    with pytest.raises(DataError, match=r"expected words that codec 'word' knows; found '/', '<', '>'"):
+    with pytest.raises(DataError, match=r"expected words of codec 'word'; found '/', '<', '>'"):
         CODEC.feedback("asked <im_end> <tool_call> </tool_call>", 0.0)
 
 

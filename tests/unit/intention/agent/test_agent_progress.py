@@ -194,7 +194,7 @@ def test_a_kill_between_the_policies_and_the_end(
     assert not (tmp_path / "done.json").exists()
     caplog.set_level("INFO")
     train_here(tmp_path, CONFIG)
-    assert "going on behind step 4" in caplog.text
+    assert "resuming after step 4" in caplog.text
     assert_same_files(tmp_path, undisturbed)
 
 

@@ -125,7 +125,7 @@ def test_episodes_that_the_user_failed_are_counted_and_left_out(
         assert row.values["end_failed"] == n_failed / (N_VAL * row.n_samples)
         assert row.values["simulator_failures"] == n_failed
         assert row.values["reward"] == pytest.approx(sum(means) / len(means), abs=1e-12)
-    warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are left out, as {tasks[1].id}"
+    warning = f"split val at step 3: 1 of 3 tasks have no sound episode and are excluded, for example {tasks[1].id}"
     assert [record.getMessage() for record in caplog.records] == [f"greedy evaluation of {warning}"]
 
 
@@ -142,7 +142,7 @@ def test_failures_and_time_outs_of_the_user_are_counted_against_the_limit(player
     for failures, timeouts in ((3, 0), (0, 3), (1, 2)):
         found = (
             rf"step 7: expected at most 10\.0% .*fail or to take too long; found {failures} of 20 failed after 5"
-            rf" retries, {timeouts} turns out of time, 1 unreadable answers\. See"
+            rf" retries, {timeouts} turns over time, 1 unreadable answers\. Check"
         )
         with pytest.raises(TrainingError, match=found):
             judge(20, failures, timeouts)

@@ -248,7 +248,7 @@ def test_too_many_failures_of_the_user_stop_the_run(tmp_path: Path, monkeypatch:
 
 def test_a_step_that_the_user_failed_altogether_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = failing_for(monkeypatch, 2, after=0, prompts=2, group=2)
-    with pytest.raises(TrainingError, match=r"step 1: expected two episodes of a task .*; found \d of 4 .*See that"):
+    with pytest.raises(TrainingError, match=r"step 1: expected two episodes of a task .*; found \d of 4 .*Check that"):
         train_here(tmp_path, config)
 
 
