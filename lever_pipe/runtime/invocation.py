@@ -67,7 +67,7 @@ class Run:
         self._running: running.RunningJobs | None = None
         gc.freeze()  # imported modules live until the end, too: exclude them from collections
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
-        set_cache_folder_of_jobs(root)
+        set_interpreter_and_package_of_jobs(root)
         with without_trace():
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # sets environment variables that jobs inherit
@@ -178,7 +178,7 @@ class Run:
         end(self.experiment)
 
 
-def set_cache_folder_of_jobs(root: Path) -> None:
+def set_interpreter_and_package_of_jobs(root: Path) -> None:
     """Make jobs' shells use this Python interpreter, and the `lever_pipe` package in the workflow's folder."""
     for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", root)):
         os.environ[name] = os.pathsep.join([str(folder), *filter(None, [os.environ.get(name)])])

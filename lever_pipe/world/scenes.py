@@ -37,12 +37,12 @@ def _star() -> Points:
 
 
 def _cross(arm: float = 0.33) -> Points:
-    setting: Points = [(-arm, -1), (arm, -1), (arm, -arm)]
+    corner: Points = [(-arm, -1), (arm, -1), (arm, -arm)]
     # Each quarter turn maps (x, y) to (-y, x); a quarter has three corners.
     points: Points = []
     for _ in range(4):
-        points += setting
-        setting = [(-y, x) for x, y in setting]
+        points += corner
+        corner = [(-y, x) for x, y in corner]
     return points
 
 

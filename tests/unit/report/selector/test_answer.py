@@ -37,13 +37,15 @@ def texts(rows: list[EvidenceRow]) -> list[str]:
 def test_grpo_helps_where_only_on_policy_is_separated() -> None:
     beta, grpo = texts(small.of_lever())
     assert grpo.startswith(
-        "On-policy GRPO improves on RCE; offline GRPO: no gain detected. On-policy +3.3 [1.3, 5.3] above RCE, at KL_BETA 0.15; 3 of 3"
+        "On-policy GRPO improves on RCE; offline GRPO: no gain detected. "
+        "On-policy +3.3 [1.3, 5.3] above RCE, at KL_BETA 0.15; 3 of 3"
     )
     assert "Offline +0.5 [-1.5, 2.5] above RCE, at KL_BETA 0.15; 0 of 3" in grpo
     assert "RCE itself gains +18.9" in grpo
     assert "learning rate 0.0003 against 5e-06" in grpo  # the modes differ in more than who draws
     assert beta.startswith(
-        "No KL_BETA was found to be better offline; on-policy, KL_BETA 1 scores lower than 0. Offline: the 3 values differ by at most"
+        "No KL_BETA was found to be better offline; on-policy, KL_BETA 1 scores lower than 0. "
+        "Offline: the 3 values differ by at most"
     )
     assert "On-policy: KL_BETA 1 against 0 is -2.21 [-4.2, -0.2]; 0 is highest of 3." in beta
     assert "best" not in beta + grpo
