@@ -73,7 +73,7 @@ def _gates(comparison: Comparison) -> Iterator[tuple[str, float, float]]:
 
 def _gate(comparison: Comparison) -> str:
     text = "{:g} over {}: {}".format
-    found = [text(bound, peer, "held" if ratio >= bound else "missed") for peer, bound, ratio in _gates(comparison)]
+    found = [text(bound, peer, "met" if ratio >= bound else "missed") for peer, bound, ratio in _gates(comparison)]
     return "; ".join(found) or "none"
 
 

@@ -45,7 +45,7 @@ TEMPERATURES = {0.0: "greedy"} | {of: f"sampled_at_{of:g}" for of in (0.25, 0.5,
 """Decoding by temperature."""
 HEATED = ("start", "baseline", "kl_0p1", "kl_0p3", "kl_strong", "entropy_only", "gamed")
 LONG = (10, 25, 50)
-EQUAL = {"equal_1e4": "stored selections", "equal_1e4_replayed": "what on-policy GRPO drew"}
+EQUAL = {"equal_1e4": "stored selections", "equal_1e4_replayed": "samples of on-policy GRPO"}
 """Presets with equal recipes in both modes, and the training data of offline GRPO."""
 USABLE = ("1e4", "5e4")
 """Learning rates at which no mode collapses."""

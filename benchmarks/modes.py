@@ -240,7 +240,7 @@ PLAIN = Mode(
 HF = Mode("hf", "engine `hf`: `generate` for 8 prompts at a time, a forward for a prompt's given answers", _by("hf"))
 PACKED = Mode(
     "packed",
-    "engine `qwen2_5_vl`: rows without padding, common beginnings computed once",
+    "engine `qwen2_5_vl`: rows without padding, common prefixes computed once",
     _by("qwen2_5_vl"),
 )
 ALONE = Mode(
@@ -250,7 +250,7 @@ ALONE = Mode(
 )
 VLLM = Mode(
     "vllm",
-    "engine `vllm`, `eager`, 256 prompts a call; forwards are calls, a given answer is a prompt of its own",
+    "engine `vllm`, `eager`, 256 prompts a call; forwards are calls, a given answer is a separate prompt",
     _by("vllm"),
 )
 MODES = (PLAIN, HF, PACKED, ALONE, *([VLLM] if find_spec("vllm") else []))

@@ -23,7 +23,9 @@ PRODUCTION = "config/okvqa_qwen2_5_vl_3b.yaml"
 BETAS_OF_10_000_JOBS = 550
 JOBS = re.compile(r"^total\s+(\d+)", re.MULTILINE)
 
-HEAD = """# Pace
+HEAD = """# Timings
+
+This page lists measured times of whole commands.
 
 <!-- Written by `make bench-run` from a run on a fresh clone; edit benchmarks/timings.py instead. -->
 
@@ -31,8 +33,8 @@ HEAD = """# Pace
 |---|---|---|---|---|
 """
 FOOT = """
-One machine, one sitting, one run each: {cores} cores, {cpu}, numeric path `{path}`, commit {commit}.
-CPU seconds are those of all processes of a command. A machine that does something else meanwhile is slower.
+One run each on one machine in one session: {cores} cores, {cpu}, numeric path `{path}`, commit {commit}.
+CPU seconds are the sum over all processes of a command. Other work on the machine makes it slower.
 """
 
 
