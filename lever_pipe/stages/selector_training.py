@@ -1,7 +1,7 @@
-"""The selector from its first weights through one epoch after another, an objective each.
+"""Initialize a selector and train it, one epoch per call, with one function per objective.
 
 Every epoch refuses a `start` or `reference` of another architecture (CheckpointError), malformed groups (RecordError),
-and a loss or gradient that is not finite (TrainingError).
+and a non-finite loss or gradient (TrainingError).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 
 TRAINING_ALONE = ("dropout", "attention_dropout")
-"""Settings that a trained selector does not compute with."""
+"""Settings that affect training only, not the selections of a trained selector."""
 
 
 def initialise_selector(
@@ -67,7 +67,7 @@ def initialise_selector(
 ) -> EpochMetrics:
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
 
-    Its tensors are random, or those of the one checkpoint that `start` may name.
+    Its tensors are random, or come from the checkpoint in `start`, which has one file or none.
     """
     device = execution.prepare(runtime)
     table = read_table(embeddings, device, inputs=config.selector.inputs)
@@ -86,7 +86,7 @@ def initialise_selector(
 
 
 def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
-    """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
+    """Refuse a checkpoint with another selector in its record; tensors do not show the number of attention heads."""
     settings = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
     for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
         stated = storage.read_json(record)
@@ -158,7 +158,7 @@ def train_continued_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one pass of RCE over the train queries and return its mean terms.
 
-    What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
+    This is the control for GRPO's gain over its base: the same data and number of updates, without GRPO's objective.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
@@ -184,7 +184,7 @@ def train_grpo_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one GRPO epoch and return its mean terms.
 
-    It learns from the stored selections of `groups`, or from the `draws` of one on-policy epoch.
+    Trains on the stored selections of `groups`, or on the `draws` of one on-policy epoch.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", execution.prepare(runtime))
@@ -224,7 +224,7 @@ def train_on_policy_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one pass over train queries and return its mean terms.
 
-    Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
+    From `groups` it uses the queries, their pools and the split, and the stored selections for the validation loss.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.on_policy, config.objective, execution.prepare(runtime))
