@@ -409,7 +409,7 @@ class Intention(Section):
     """The arm that all others are compared with."""
     document_arm: str = Field(
         default_factory=lambda data: _document_arm(data["arms"], data["reference_arm"]),
-        json_schema_extra={"default": "bundle"},
+        json_schema_extra={"default": "bundle"},  # a factory has no default in the schema; this is the usual one
     )
     """The arm to compare with the documents' KL run; by default `bundle`, else the first arm with KL, else the first
     arm that is not the reference."""

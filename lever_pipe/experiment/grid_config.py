@@ -126,7 +126,7 @@ class Grid(Section):
     @property
     def settings(self) -> list[GridSetting]:
         """The settings that are not excluded as a whole."""
-        left_out = [entry for entry in self.exclude if not entry.presets]
+        left_out = [entry for entry in self.exclude if not entry.presets]  # empty `presets` match any name, also ""
         return [setting for setting in self.combinations if not any(entry.names(setting, "") for entry in left_out)]
 
     def excluded(self, setting: GridSetting, preset: str) -> str:

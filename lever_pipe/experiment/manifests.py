@@ -49,6 +49,7 @@ def carry_out(
     result = stage(**given)
     written = {name: path for name, path in outputs.items() if path.exists()}
     row = _manifest(stage.__name__, config, runtime, time.perf_counter() - started, inputs, written, manifest)
+    # Before the manifest is written: outputs without a manifest count as unfinished.
     _require_unchanged(inputs, before, row.inputs)
     storage.write_row(manifest, row)
     for name, parameter in declared(stage).items():
@@ -112,6 +113,7 @@ def _manifest(
     # Checkpoints are identified by their tensors, not their bytes: file metadata does not change a result.
     tensors = {name: contents.tensors_of(path) for name, path in inputs.items() if path.suffix == ".safetensors"}
     digests = {name: contents.digest(path) for name, path in inputs.items() if name not in tensors}
+    # The numeric path sets CPU instructions, so only results of a CPU depend on it.
     return Manifest(
         stage=stage,
         config=config.model_dump(mode="json"),

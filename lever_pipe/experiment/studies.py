@@ -258,6 +258,7 @@ class Experiment(Section):
             bound: name of its number of train examples, for messages.
             n_train: its number of train examples.
         """
+        # The experiment's own RL data have the key (): data sets without own RL data use them.
         by_key = {location[:-1]: (location, rl_data) for location, rl_data in self._placed_rl_data()}
         location, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
         if not rl_data.import_from:

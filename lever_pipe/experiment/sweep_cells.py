@@ -64,6 +64,7 @@ def expanded(
             problems = [line for parsed_part in parsed if isinstance(parsed_part, list) for line in parsed_part]
             sections = [] if problems else [filled(section) for section in parsed]
             values = {} if problems else _values(sections, sweep.over)
+            # A combination equal to the arm itself is that arm, so that it is not trained twice.
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
                 problems.append("must differ from earlier combinations, got the same values. Drop it.")

@@ -82,7 +82,7 @@ def evaluate_served(
 
     `dialogues` contains the transcripts of the greedy episodes, one `DialogueRow` each.
     """
-    execution.prepare(runtime)
+    execution.prepare(runtime)  # for the threads only: the agent runs on its server
     player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
     evaluation = evaluate(player, tasks, UNTRAINED, config.evaluation, config.agent.modes)

@@ -128,7 +128,7 @@ def warm_start_agent(
 
 def _of_folder(folder: Path, config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:
     codec = plugin("intention/codecs", config.policy.model.codec).load(folder)
-    return load_policy(folder, "float32"), cast("ChatCodec", codec)
+    return load_policy(folder, "float32"), cast("ChatCodec", codec)  # `dtype` affects arithmetic, not weights
 
 
 def _tiny(config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:

@@ -59,7 +59,7 @@ def distinct_prompts(
         for row in storage.read_rows(path, Selection)
         for k in shots
     }
-    return sorted(prompts)
+    return sorted(prompts)  # the order of requests must not depend on the order of policies
 
 
 def votes(

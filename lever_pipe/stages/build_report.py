@@ -110,6 +110,7 @@ def _subtitle(config: BuildReportConfig, context: ReportContext) -> dict[str, An
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:
     sections = _sections(folder)
     paths = {name: folder / language / f"{name}.svg" for name in sections}
+    # os.path.relpath, because Path.relative_to cannot ascend from the page's folder.
     files = {name: Path(os.path.relpath(path, start)).as_posix() for name, path in paths.items()}
     return {name: pages.PageFigure(sections[name], _text(path), files[name]) for name, path in paths.items()}
 

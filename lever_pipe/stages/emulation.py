@@ -172,7 +172,7 @@ def _score_lines(
         )
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
-            (prefix,) = cell.subsets
+            (prefix,) = cell.subsets  # without random subsets, the prefix is the only one
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
             yield (policy.arm, f"{policy.kl_beta:g}", policy.epoch, cell.samples, cell.shots, prefix.accuracy, *counts)
 

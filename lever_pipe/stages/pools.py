@@ -62,7 +62,7 @@ def build_pools(
     """Return one pool per query, without the query itself and, by default, without examples of its image."""
     split = config.split
     sampler: Sampler = plugin("lever/samplers", config.pools.sampler)
-    images = np.array([example.image_digest for example in train])
+    images = np.array([example.image_digest for example in train])  # by content: file names may differ
     everyone = np.arange(len(train))
     pools = []
     for query in queries:

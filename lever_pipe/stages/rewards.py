@@ -40,6 +40,7 @@ def measure_rewards(
         rewarded = pad_groups(groups, reward_function(reward))
         bin_rows += bins(reward, "reward", ALL, rewarded.rewards, rewarded.valid)
         moved: dict[str, float] = {}
+        # As k, the width of the padded groups selects all trajectories.
         for name, k in {**{str(k): k for k in config.selected}, ALL: rewarded.valid.shape[1]}.items():
             selected, advantages = keep_best(rewarded, k, **limits)
             bin_rows += bins(reward, "advantage", name, advantages, selected.valid)

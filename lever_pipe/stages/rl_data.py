@@ -146,7 +146,7 @@ def import_rl_data(
     storage.write_json(summary, imported | counts | summarise(selected))
     rows = (row for group in selected for row in group.pointer_candidates)
     storage.write_rows(proposals, (Proposal(**row.model_dump(include=set(Proposal.model_fields))) for row in rows))
-    ordered = sorted(selected, key=lambda group: group.query.query_id)
+    ordered = sorted(selected, key=lambda group: group.query.query_id)  # the order of `sample_pools`
     pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]
     storage.write_rows(train_pools, pools)
     return len(selected)

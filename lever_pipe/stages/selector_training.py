@@ -77,6 +77,7 @@ def initialise_selector(
         _require_same_selector(path, config)
         module = load_into(module, path)
     save_selector(selector, module, stage="init", epoch=0)
+    # Every epoch loads an optimizer state, the first one too; training starts from zeros.
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
     ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
@@ -189,6 +190,7 @@ def train_grpo_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", execution.prepare(runtime))
     train = load_draws(draws[0], epoch.data.train) if draws else epoch.data.train
+    # An adapted KL_BETA continues from the previous epoch, which stores it with the optimizer's state.
     kl_beta = grpo_epoch(
         epoch.updates,
         epoch.anchor(reference),
@@ -257,6 +259,7 @@ def train_on_policy_epoch(
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for batch in steps_taken:
             steps_done.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
+            # Detached, so that the stored draws do not keep each batch's graph in memory until the epoch ends.
             sampled.append(replace(batch.sampled, scores=batch.sampled.scores.detach()))
             progress.update()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
