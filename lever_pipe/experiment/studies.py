@@ -339,11 +339,11 @@ def _taken(text: str, *, is_store: bool) -> str:
         return "which is blank"
     path = Path(os.path.expanduser(text) if is_store else text)  # noqa: PTH111 - keeps an unknown `~user`
     if str(path).startswith("~"):
-        return "whose home nobody has, or no shell expands here"
+        return "whose home folder does not exist, or which only a shell expands"
     if file := next((part for part in (path, *path.parents) if os.path.lexists(part) and not part.is_dir()), None):
         return f"where {file} is a file"
     path = Path(os.path.realpath(path))  # realpath, as Path.resolve fails on a link to itself
     if any(part.is_relative_to(path) for part in (PROJECT, Path.cwd())):
-        return "which holds the project"
+        return "which contains the project"
     part = next((part for part in OWN if path.is_relative_to((PROJECT / part).resolve())), None)
-    return f"which is of the project ({part})" if part else ""
+    return f"which belongs to the project ({part})" if part else ""

@@ -96,8 +96,8 @@ def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None
         if other := [f"{name} {value!r}, here {expected!r}" for name, value, expected in pairs if value != expected]:
             raise CheckpointError(
                 f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
-                found=f"{'; '.join(other)} ({record.name} beside it)",
-                do=f"Write presets.{config.preset}.selector as it says, or name another checkpoint.",
+                found=f"{'; '.join(other)} ({record.name} next to it)",
+                do=f"Set presets.{config.preset}.selector to the values of the checkpoint, or name another checkpoint.",
             )
 
 
