@@ -1,1 +1,1 @@
-"""What a user configures, for both studies, and what makes the identity of each stage."""
+"""Configuration models of both studies, and the identity of each stage."""

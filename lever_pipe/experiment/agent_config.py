@@ -1,7 +1,7 @@
-"""The configuration of study `intention`: GRPO of a tool-calling agent, every value that bears identity.
+"""Configuration of study `intention`: GRPO of a tool-calling agent, with every value that enters an identity.
 
-Defaults are the published production values; the embedded world overrides them in `config.yaml`. What the documents
-do not state is marked inferred or chosen.
+Defaults are the published production values; the embedded world overrides them in `config.yaml`. Values that the
+documents do not state are marked inferred or chosen.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ EvaluationMode = Literal["greedy", "sampled"]
 Temperature = Annotated[float, Field(ge=0.01, le=10)]
 ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 WRITTEN_TASKS = "intentiongym"
-"""The source of tasks that people wrote, whose details no rule knows."""
+"""The source of human-written tasks; the rule-based user cannot play them."""
 WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
-"""Terms of the loss that an arm weighs, and the training metric that tells a scheduled weight."""
+"""Weighted terms of an arm's loss, and the training metric that records a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))
-"""Keys of an arm: of the learning rate, then of the weights."""
+"""An arm's schedule keys: the learning rate first, then the weights."""
 OF_GRPO = ("clip_low", "clip_high")
-"""Those that it leaves to `grpo` where it does not give them."""
+"""Keys of an arm that default to the values of `grpo`."""
 WORDS = "word"
 TINY = "tiny Qwen3"
-"""The codec of the embedded world's vocabulary, and the agent that has it."""
+"""The codec of the embedded world's vocabulary, and the name of the agent that uses it."""
 START_ARM = "start"
-"""Under this name the policy that every run starts from stands beside the arms."""
+"""Name of the start policy in tables, next to the arms' names."""
 
 
 class SyntheticTasks(Section):
@@ -51,20 +51,20 @@ class TaskFiles(Section):
     """IntentionGym's own files: task objects as JSON, and the ids of the RL rows as parquet."""
 
     train: FilePath = "data/intention/train.parquet"
-    """What is trained on: `.json`, or `.parquet` whose rows name tasks that have details below."""
+    """Training tasks: `.json`, or `.parquet` with ids of tasks in `details`."""
     val: FilePath = "data/intention/test.parquet"
     """Rows of the validation curve."""
     test: FilePath = "data/intention/all_intentions_test.json"
-    """Held-out tasks; those that are trained or validated on are left out."""
+    """Held-out tasks; tasks of the training and validation files are removed."""
     details: tuple[FilePath, ...] = (
         "data/intention/all_intentions_train.json",
         "data/intention/all_intentions_test.json",
     )
-    """JSON files that hold the tasks of the parquet's ids; read only if a file above is `.parquet`."""
+    """JSON files with the tasks of the parquet's ids; read only if a file above is `.parquet`."""
 
 
 class Tasks(Section):
-    """Where the agent's tasks come from."""
+    """The source of the agent's tasks."""
 
     source: Annotated[str, plugin_of("intention/sources")] = WRITTEN_TASKS
     """A plugin of `lever_pipe/intention/sources`."""
@@ -77,41 +77,42 @@ class Endpoint(Section):
 
     model: str = "Qwen3-32B"
     temperature: float | None = Field(0.0, ge=0, le=2)
-    """null sends none: some models accept no other than their own."""
+    """null omits it from requests: some models accept only their own."""
     max_tokens: int = Field(2048, ge=1, le=100_000)
 
 
 class AgentExecution(Section):
-    """How the stages of this study run; changes no number and never enters `spec`."""
+    """Execution of this study's stages; changes no number and never enters `spec`."""
 
     connection: Connection = Connection()
     served: dict[ArmName, Connection] = Field({})
-    """How a served agent is reached, by its name; one that is absent is reached as the simulated user is."""
+    """Connections of served agents by name; an agent without an entry uses the simulated user's."""
     checkpoint_every: int = Field(5, ge=1)
     """Steps between resumable checkpoints."""
 
 
 class Simulator(Section):
-    """Who answers the agent's questions and judges what they uncover."""
+    """The simulated user: answers the agent's questions and judges the details that they uncover."""
 
     kind: Annotated[str, plugin_of("intention/simulators")] = "openai"
     """A plugin of `lever_pipe/intention/simulators`: `rule` or `openai`."""
     endpoint: Endpoint = Endpoint()
     leak_details: bool = False
-    """Published problem: the reply prompt holds the hidden details."""
+    """Published bug: the reply prompt contains the hidden details."""
     silent_failures: bool = False
-    """Published problem: a failed judge counts as nothing covered, unseen. Such a run still stops above
-    `failure_limit`; raise that to 1 for parity with the original."""
+    """Published bug: a failed judgment silently counts as no detail covered. Such a run still stops above
+    `failure_limit`; raise the limit to 1 for parity with the original."""
     count_duplicates: bool = False
-    """Published problem: a detail that the judge names twice counts twice."""
+    """Published bug: a detail that the judge names twice counts twice."""
     last_call_only: bool = False
-    """Published problem: of several calls in one turn only the last reward is kept."""
+    """Published bug: with several calls in one turn, only the last reward counts."""
     failure_limit: float = Field(0.05, ge=0, le=1)
-    """Share of failed requests in a step or evaluation, to the simulator or to a served agent, above which it stops."""
+    """Largest share of failed requests in a step or evaluation; above it the stage stops. Counts requests to the
+    simulator or to a served agent."""
 
 
 class ImportanceReward(Section):
-    """What uncovering one detail is worth, by its importance."""
+    """Reward for uncovering one detail, by its importance."""
 
     low: float = Field(0.4, gt=0, le=10)
     medium: float = Field(0.7, gt=0, le=10)
@@ -122,24 +123,24 @@ class Environment(Section):
     """IntentionGym's reward and protocol (source: UserRL)."""
 
     max_turns: int = Field(16, ge=1, le=256)
-    """Agent turns of an episode; its last turn is generated, but its call is executed only with `execute_last_turn`."""
+    """Agent turns of an episode. The last turn is generated; its call is executed only with `execute_last_turn`."""
     execute_last_turn: bool = False
     """False as published: the last turn's call is never executed."""
     importance_reward: ImportanceReward = ImportanceReward()
     multi_detail_penalty: float = Field(0.2, ge=-10, le=10)
-    """For each further detail that one question uncovers; below 0 it pays for them."""
+    """Penalty for each further detail that one question uncovers; a negative value rewards them."""
     step_penalty: float = Field(0.0, ge=0, le=10)
     reward_scale: float = Field(1.0, gt=0, le=100)
     normalise_rewards: bool = True
     """Limit a turn's reward to [0, 1]."""
     show_reward: bool = True
-    """Tell the agent each turn's reward, as published."""
+    """Show the agent each turn's reward, as published."""
     step_timeout_seconds: float = Field(30.0, gt=0, le=3600)
-    """A turn that takes longer ends its episode, which is counted, and neither learned from nor averaged."""
+    """A longer turn ends its episode. Such episodes are counted, but excluded from learning and averages."""
 
 
 class TinyQwen3(Section):
-    """A small Qwen3 that is built with random weights and a word-level vocabulary."""
+    """A small Qwen3 with random weights and a word-level vocabulary."""
 
     hidden: int = Field(96, ge=8, le=8192)
     layers: int = Field(2, ge=1, le=128)
@@ -155,22 +156,22 @@ class TinyQwen3(Section):
 
 
 class AgentModel(Section):
-    """The policy that is trained."""
+    """The trained policy."""
 
     folder: FilePath = "models/Qwen3-8B"
-    """A local folder of a Llama, Qwen2 or Qwen3; empty builds the tiny Qwen3 below. `warm_start` warms up either."""
+    """A local folder of a Llama, Qwen2 or Qwen3; empty builds the tiny Qwen3 below. `warm_start` applies to either."""
     codec: Annotated[str, plugin_of("intention/codecs")] = "hf"
-    """A plugin of `lever_pipe/intention/codecs`: how dialogues become tokens."""
+    """A plugin of `lever_pipe/intention/codecs`, which converts dialogues to tokens."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     max_context: int = Field(9344, ge=16)
-    """Tokens of an episode; one that is full ends. Published: 1,152 of the prompt and 8,192 of the response."""
+    """Most tokens of an episode; a full episode ends. Published: 1,152 of the prompt and 8,192 of the response."""
     max_new_tokens: int = Field(1024, ge=1)
-    """Tokens of one agent turn (chosen; not published)."""
+    """Most tokens of one agent turn (chosen; not published)."""
     tiny: TinyQwen3 = TinyQwen3()
 
 
 class WarmStart(Section):
-    """Supervised fine-tuning on demonstrations, so that GRPO starts from a policy that calls the tool at all."""
+    """Supervised fine-tuning on demonstrations, so that GRPO starts from a policy that can call the tool."""
 
     steps: int = Field(400, ge=1)
     batch: int = Field(32, ge=1)
@@ -181,15 +182,18 @@ class WarmStart(Section):
     irrelevant: float = Field(0.2, ge=0, le=1)
     """Chance that the demonstrator asks for any slot of the category instead of a remaining one."""
     double: float = Field(0.3, ge=0, le=1)
-    """Chance that it adds a second slot."""
+    """Chance that the demonstrator adds a second slot."""
     early_stop: float = Field(0.1, ge=0, le=1)
-    """Chance before each turn that it stops."""
+    """Chance before each turn that the demonstrator stops."""
     folder_micro_batch: int | None = Field(None, ge=1, exclude_if=lambda value: value is None)
-    """Warms up a model folder, too, with so many dialogues a backward pass; None takes a folder as it is."""
+    """Dialogues of a backward pass when warming up a model folder; None uses the folder without a warm start."""
 
 
 def _is_default(value: object) -> bool:
-    """Return whether a key that identities leave out is at its default."""
+    """Return whether an optional key has its default.
+
+    Identities omit such keys, so that adding a key to the models does not rerun finished runs.
+    """
     return value in (None, (), "k3_loss", "token", "standardised") or value == Schedule()
 
 
@@ -197,16 +201,16 @@ class Schedule(Section):
     """A learning rate (source: verl) or the weight of a loss term against completed steps."""
 
     kind: Literal["constant", "linear", "cosine", "rising", "adaptive"] = "constant"
-    """`linear` and `cosine` fall from the peak, `rising` goes straight up to it. `adaptive`, for weights alone, begins
-    there and follows `target` (source: Ziegler 2019)."""
+    """`linear` and `cosine` fall from the peak; `rising` increases linearly to it. `adaptive`, for weights only, begins
+    at the peak and follows `target` (source: Ziegler 2019)."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps of linear warm-up; the first of them has `minimum`."""
+    """Steps of linear warm-up; the first step has `minimum`."""
     minimum: float = Field(0.0, ge=0, le=1)
-    """Share of the peak at which warm-up and rise begin and the others end."""
+    """Share of the peak at which warm-up and `rising` begin and the other kinds end."""
     target: float | None = Field(None, gt=0, le=100, exclude_if=_is_default)
-    """`adaptive` only: the KL or entropy in nats a token that the weight is to hold."""
+    """`adaptive` only: target KL or entropy in nats per token."""
     horizon: int | None = Field(None, ge=1, exclude_if=_is_default)
-    """`adaptive` only: episodes in which the weight moves by about a fifth at most."""
+    """`adaptive` only: number of episodes over which the weight changes by at most about a fifth."""
 
     @rule
     def _adaptive_ones_have_a_target(self) -> Iterator[Problem]:
@@ -216,15 +220,15 @@ class Schedule(Section):
 
 
 class Stop(Section):
-    """When a run ends before its last step: its validation curve has stopped rising."""
+    """Early stopping, when the validation curve has stopped rising."""
 
     metric: Literal["reward", "normalised_reward", "coverage"] = "reward"
-    """What is looked at; of equal values the first is kept as the best policy."""
+    """The monitored metric; of equal values, the first becomes the best policy."""
     mode: EvaluationMode = "sampled"
     patience: int = Field(3, ge=1)
     """Evaluations in a row without a rise."""
     least_change: float = Field(0.0, ge=0, le=100)
-    """A rise is more than this above the last rise."""
+    """Smallest increase over the last rise that counts as a rise."""
 
 
 class AgentGrpo(Section):
@@ -236,7 +240,7 @@ class AgentGrpo(Section):
     group: int = Field(8, ge=2, le=1024)
     """Episodes of a task."""
     minibatches: int = Field(1, ge=1)
-    """Optimiser updates of a step."""
+    """Optimizer updates of a step."""
     micro_batch: int = Field(8, ge=1)
     """Episodes of one backward pass on one device; changes no number beyond rounding."""
     learning_rate: float = Field(1e-6, gt=0, le=1)
@@ -249,7 +253,7 @@ class AgentGrpo(Section):
     """Bound on the loss of a token with negative advantage, in multiples of -A."""
     temperature: float = Field(1.0, gt=0, le=10)
     trajectory_score: TrajectoryScore = "mean"
-    """What a group is compared by; the original calls its mean over turns "Sum"."""
+    """The episode score that a group's advantages use; the original calls its mean over turns "Sum"."""
     turn_credit: TurnCredit = "equalized"
     gamma: float = Field(0.8, gt=0, le=1)
     """Discount of `r2g`."""
@@ -265,30 +269,30 @@ class AgentGrpo(Section):
 
 
 class PrimaryEndpoint(Section):
-    """What the arms are compared by, fixed before any run: one number a decoding."""
+    """The quantity that compares the arms, fixed before any run: one number per decoding."""
 
     metric: Literal["reward", "normalised_reward"] = "normalised_reward"
     modes: Distinct[EvaluationMode] = Field(("sampled", "greedy"), min_length=1)
-    """Each with a family of tests of its own; the first stands where there is room for one."""
+    """Each decoding has a separate family of tests; the first is shown where there is space for one."""
     split: Literal["val", "test"] = "test"
     checkpoint: Literal["last", "best"] = "last"
 
 
 class AgentEvaluation(Section):
-    """How policies are evaluated during and after training."""
+    """Evaluation of policies during and after training."""
 
     every: int = Field(5, ge=1)
     """Steps between evaluations; step 0 and the last step are always evaluated."""
     samples: int = Field(4, ge=1, le=256)
-    """Sampled episodes of a task, at the training temperature; the greedy curve has one."""
+    """Sampled episodes per task, at the training temperature; the greedy curve has one."""
     test_samples: int = Field(4, ge=1, le=256)
     """The same on held-out tasks."""
     temperatures: Distinct[Temperature] = Field((), exclude_if=_is_default)
-    """Further temperatures that held-out tasks are sampled at, each a decoding `sampled_at_TEMPERATURE`."""
+    """Further sampling temperatures for held-out tasks, each a decoding `sampled_at_TEMPERATURE`."""
     batch: int = Field(200, ge=1)
     """Episodes rolled out together on one device, in training as in evaluation; changes no number beyond rounding."""
     seed: RunSeed = 0
-    """Stream of the evaluation's draws and of the resamples behind intervals."""
+    """Seed of the evaluation's draws and of the resamples for intervals."""
     primary: PrimaryEndpoint = PrimaryEndpoint()
 
     @property
@@ -298,53 +302,53 @@ class AgentEvaluation(Section):
 
 
 class ServedAgent(Section):
-    """An agent behind an OpenAI-compatible server that plays the held-out tasks, a row beside the arms."""
+    """An agent on an OpenAI-compatible server that plays the held-out tasks, as a row next to the arms."""
 
     name: ArmName
     model: str = Field(min_length=1)
-    """What the server calls it."""
+    """The model's name at the server."""
     modes: Distinct[EvaluationMode] = Field(("greedy", "sampled"), min_length=1)
-    """Decodings that are evaluated: at temperature 0 once, at that of `grpo` as often as the arms."""
+    """Evaluated decodings: once at temperature 0, and as often as the arms at the temperature of `grpo`."""
     max_tokens: int = Field(2048, ge=1, le=100_000)
     """Of one turn (source: UserRL's evaluation)."""
     temperature: Literal["as_arms"] | None = Field("as_arms", exclude_if=lambda value: value == "as_arms")
-    """null sends none, in both decodings: some models accept no other than their own."""
+    """null omits it from requests in both decodings: some models accept only their own."""
 
 
 class AgentArm(Section):
-    """One setting of the factors, with its seeds."""
+    """One combination of the factors, with its seeds."""
 
     name: ArmName
     kl: float = Field(0.0, ge=0, le=100)
     """Weight of the KL to the reference; the peak of `kl_schedule`."""
     kl_form: KlForm = Field("k3_loss", exclude_if=_is_default)
-    """What it weighs: k3 as a loss (published; its gradient is that of the KL the other way round), k2 as a loss, or
-    k1 as part of an episode's reward, outside the standardisation. The last two have no bias (source: Shah 2025)."""
+    """The weighted estimate: k3 as a loss (published; its gradient is the reverse KL's), k2 as a loss, or k1 as part of
+    an episode's reward, outside the standardization. The last two are unbiased (source: Shah 2025)."""
     kl_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
     entropy: float = Field(0.0, ge=0, le=100)
     """Coefficient of the entropy bonus; the peak of `entropy_schedule`."""
     entropy_schedule: Schedule = Field(Schedule(), exclude_if=_is_default)
     schedule: Schedule = Schedule()
-    """Of the learning rate."""
+    """Schedule of the learning rate."""
     stop: Stop | None = Field(None, exclude_if=_is_default)
-    """None goes on to the last step."""
+    """None trains to the last step."""
     trajectory_score: TrajectoryScore | None = None
-    """None takes that of `grpo`."""
+    """None uses the value of `grpo`."""
     learning_rate: float | None = Field(None, gt=0, le=1)
-    """None takes that of `grpo`."""
+    """None uses the value of `grpo`."""
     clip_low: float | None = Field(None, gt=0, lt=1, exclude_if=_is_default)
-    """None takes that of `grpo`, as the next."""
+    """None uses the value of `grpo`; the same for `clip_high`."""
     clip_high: float | None = Field(None, gt=0, lt=10, exclude_if=_is_default)
     ratio: Literal["token", "sequence"] = Field("token", exclude_if=_is_default)
-    """What is clipped: a token's ratio, or the geometric mean over its episode's tokens (source: Zheng 2025, GSPO)."""
+    """The clipped ratio: per token, or the geometric mean over the episode's tokens (source: Zheng 2025, GSPO)."""
     advantages: Literal["standardised", "centred"] = Field("standardised", exclude_if=_is_default)
     """Whether an episode's score minus its group's mean is divided by their deviation (source: Liu 2025, Dr. GRPO)."""
     reference_reset: int | None = Field(None, ge=1, exclude_if=_is_default)
-    """Steps after which the policy as it is becomes the reference, again and again (source: Liu 2025, ProRL); None
-    keeps the start policy."""
+    """Steps between replacements of the reference by the current policy (source: Liu 2025, ProRL); None keeps the start
+    policy."""
     proxy: Environment | None = Field(None, exclude_if=_is_default)
-    """Rules of the training episodes alone, such as a reward that can be gamed: evaluations go by `environment`, and a
-    run's training metrics by these. What it leaves out has its default; None trains by `environment`, too."""
+    """Environment of the training episodes only, such as a reward that can be gamed: evaluations use `environment`, and
+    a run's training metrics use this one. Omitted keys have their defaults; None trains with `environment`, too."""
     seeds: Distinct[RunSeed] = Field((0,), min_length=1)
 
     @rule
@@ -357,7 +361,7 @@ class AgentArm(Section):
 
 
 def _document_arm(arms: Sequence[AgentArm], reference: str) -> str:
-    """Return the arm that stands beside the documents' KL run where none is named."""
+    """Return the default arm for comparison with the documents' KL run."""
     others = [arm for arm in arms if arm.name != reference]
     first = next(arm.name for arm in (*(arm for arm in others if arm.kl), *others, *arms))
     return "bundle" if "bundle" in [arm.name for arm in arms] else first
@@ -375,16 +379,16 @@ ARMS = (
 
 
 class Verl(Section):
-    """What `engine: verl` needs: the original trainer's place and the logs that it wrote."""
+    """Settings of `engine: verl`: the original trainer's layout and its logs."""
 
     n_gpus: int = Field(3, ge=1, le=1024)
     """As published."""
     n_val: int = Field(40, ge=1)
-    """Tasks of the validation file, as published; the logs do not say."""
+    """Tasks of the validation file, as published; the logs do not record it."""
     logs: FilePath = "logs/verl"
     """Folder of finished runs' logs, `ARM/seed-SEED/` each."""
     version: str = "UserRL cf55a30 (verl 0.4.0.dev)"
-    """Whose metric definitions the logs follow; written beside every converted number."""
+    """The version that defines the logs' metrics; recorded with every converted number."""
 
 
 class Intention(Section):
@@ -395,46 +399,47 @@ class Intention(Section):
     environment: Environment = Environment()
     model: AgentModel = AgentModel()
     warm_start: WarmStart = WarmStart()
-    """Of the tiny model; of a model folder where `folder_micro_batch` says so."""
+    """Warm start of the tiny model, or of a model folder where `folder_micro_batch` is set."""
     grpo: AgentGrpo = AgentGrpo()
     evaluation: AgentEvaluation = AgentEvaluation()
     arms: tuple[AgentArm, ...] = Field(ARMS, min_length=1)
     sweeps: tuple[Sweep, ...] = ()
-    """Further arms, which stand in tables of their own."""
+    """Further arms, in separate tables."""
     reference_arm: str = "baseline"
-    """The arm that every other one is compared with."""
+    """The arm that all others are compared with."""
     document_arm: str = Field(
         default_factory=lambda data: _document_arm(data["arms"], data["reference_arm"]),
-        json_schema_extra={"default": "bundle"},
+        json_schema_extra={"default": "bundle"},  # a factory has no default in the schema; this is the usual one
     )
-    """The arm that stands beside the documents' KL run; by default `bundle`, or where no arm is called so the first one
-    with KL, else the first that is not the reference."""
+    """The arm to compare with the documents' KL run; by default `bundle`, else the first arm with KL, else the first
+    arm that is not the reference."""
     served: tuple[ServedAgent, ...] = ()
-    """Agents behind servers that play the held-out tasks, too."""
+    """Served agents that also play the held-out tasks."""
     engine: Literal["native", "verl"] = "native"
     verl: Verl = Verl()
     execution: AgentExecution = AgentExecution()
 
     @property
     def is_world(self) -> bool:
-        """Return whether tasks and model are the embedded ones; a folder of words holds a tiny agent of another run."""
+        """Return whether tasks and model are the embedded ones, including a tiny agent of another run."""
+        # A model folder with the word codec contains a tiny agent that another run trained.
         return self.tasks.source == "synthetic" and (not self.model.folder or self.model.codec == WORDS)
 
     @property
     def is_taught(self) -> bool:
-        """Return whether every arm starts from what the warm start makes, not from the model folder itself."""
+        """Return whether every arm starts from the warm start's output, not from the model folder itself."""
         return not self.model.folder or self.warm_start.folder_micro_batch is not None
 
     @property
     def model_name(self) -> str:
-        """Return the agent's name; one of another run has its place there, as `arm~baseline/seed~0/best`."""
+        """Return the agent's name; for an agent of another run, its path there, as `arm~baseline/seed~0/best`."""
         folder = self.model.folder
         location = folder.rpartition("/intention/")[2].strip("/") if "/intention/" in folder else Path(folder).name
         return f"{TINY} of {location}" if folder and self.model.codec == WORDS else location or TINY
 
     @property
     def scale(self) -> str:
-        """Return which model runs on which tasks, as captions print it."""
+        """Return the model and its tasks, as captions print them."""
         if self.is_world:
             return f"embedded world, {self.model_name}"
         tasks = "embedded tasks" if self.tasks.source == "synthetic" else "IntentionGym"
@@ -447,7 +452,7 @@ class Intention(Section):
         return tuple(arm for arm in self.arms if arm.name not in cells)
 
     def filled(self, arm: AgentArm) -> AgentArm:
-        """Return an arm with the settings that it leaves to `grpo` filled in."""
+        """Return an arm with its omitted values filled in from `grpo`."""
         keys = ("trajectory_score", "learning_rate")
         return arm.model_copy(update={key: getattr(arm, key) or getattr(self.grpo, key) for key in keys})
 
@@ -464,7 +469,7 @@ class Intention(Section):
             return
         location = ("warm_start", "folder_micro_batch")
         if (source := self.tasks.source) == WRITTEN_TASKS:
-            problem = f"must be null with tasks.source={source!r}, whose tasks nobody demonstrates."
+            problem = f"must be null with tasks.source={source!r}, whose tasks have no demonstrations."
             yield location, f"{problem} Drop it, or set tasks.source to synthetic."
         if self.engine == "verl":
             yield location, "must be null with engine='verl', which starts from the folder itself. Drop it."

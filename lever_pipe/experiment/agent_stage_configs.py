@@ -1,4 +1,4 @@
-"""The identity of each stage of study `intention`, as `stage_configs` for study `lever`."""
+"""Identities of the stages of study `intention`; `stage_configs` contains study `lever`'s."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ SIMULATOR = "intention.simulators.{simulator.kind}"
 
 
 class PolicyConfig(Section):
-    """What the policy computes: its model folder by content, precision and dialogue format."""
+    """Everything that determines the policy's output: model content, precision and dialogue format."""
 
     model: AgentModel
-    """With an empty folder; the content of one stands in `model_identity`."""
+    """With an empty folder; `model_identity` contains the folder's content."""
     model_identity: str
     """`embedded` for the tiny model."""
 
 
 OfPolicy = Annotated[PolicyConfig, Planned("agent_policy")]
 OneArm = Annotated[AgentArm, Planned("agent_arm")]
-"""With this one seed, and with `trajectory_score` and `learning_rate` filled in."""
+"""An arm with one seed, and with `trajectory_score` and `learning_rate` filled in."""
 Arms = Annotated[tuple[AgentArm, ...], Planned("agent_arms")]
-"""With `trajectory_score` and `learning_rate` filled in."""
+"""All arms, with `trajectory_score` and `learning_rate` filled in."""
 
 
 class AgentRun(Section):
-    """Which run a set of files belongs to."""
+    """The run of a set of files."""
 
     arm: Annotated[str, Wildcard("arm")]
     seed: Annotated[RunSeed, Wildcard("seed")]
@@ -55,7 +55,7 @@ class AgentRun(Section):
 class PrepareTasksConfig(Section):
     source: str
     synthetic: Annotated[SyntheticTasks | None, Planned("generator")]
-    """None where files are read."""
+    """None when tasks come from files."""
 
 
 @identity_of("warm_start_agent", CODEC, section="intention")
@@ -106,22 +106,22 @@ class EvaluateServedConfig(Section):
 @identity_of("collect_agents")
 class CollectAgentsConfig(Section):
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
-    """One for each of the files of every kind."""
+    """One for each file of every kind, in the same order."""
     served: Annotated[tuple[ArmName, ...], Planned("served_names")] = Field((), exclude_if=lambda names: not names)
-    """Served agents, one for each of the `served_evaluations`; absent where there is none."""
+    """Served agents, one for each of the `served_evaluations`; absent if there are none."""
 
 
 @identity_of("collect_dialogues", section="intention")
 class CollectDialoguesConfig(Section):
     runs: Annotated[tuple[AgentRun, ...], Planned("agent_runs")]
-    """One for each of the files."""
+    """One for each of the files, in the same order."""
     arms: Arms
     reference_arm: str
     checkpoint: Annotated[Literal["last", "best"], Setting("intention.evaluation.primary.checkpoint")]
 
 
 class ComparedArms(Section):
-    """What a stage knows that shows the arms beside each other."""
+    """Values of stages that show all arms side by side."""
 
     arms: Arms
     reference_arm: str
@@ -154,5 +154,5 @@ class ConvertVerlConfig(AgentRun):
     planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int
     n_tasks: Annotated[int, Setting("intention.verl.n_val")]
-    """Of a validation."""
+    """Tasks of a validation."""
     version: str

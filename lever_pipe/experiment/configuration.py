@@ -1,4 +1,4 @@
-"""The configuration that a user writes: files of YAML or JSON, then `--config NAME=VALUE`."""
+"""Read the user's configuration: YAML or JSON files, then `--config NAME=VALUE`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Configuration(NamedTuple):
     """Values with their sources.
 
     Attributes:
-        values: of all files and words, not validated.
-        sources: the files in their order, then `--config`.
+        values: merged values of all files and overrides, not validated.
+        sources: the files in order, then `--config`.
         results: each source that sets `results`, with its value.
     """
 
@@ -50,7 +50,7 @@ class Configuration(NamedTuple):
         return " + ".join(self.sources)
 
     def destination(self, results: str) -> str:
-        """Return the line that says where results go; nothing if config.yaml alone decides it.
+        """Return a message with the folder of results; empty if config.yaml alone sets it.
 
         Args:
             results: the value of the validated configuration.
@@ -64,10 +64,12 @@ class Configuration(NamedTuple):
 
 
 def read(files: Iterable[Path], words: Sequence[str] | None = None) -> Configuration:
-    """Return the values of files, each over the ones before it, and those of `--config` words over all files.
+    """Return the merged values of files and `--config` words.
+
+    Each file overrides the files before it, and the words override all files.
 
     Raises:
-        ConfigError: a file or word that cannot be read, or a path that leads nowhere.
+        ConfigError: an unreadable file or word, or a path that does not exist.
     """
     values: dict[str, Any] = {}
     sources, results = list[str](), list[tuple[str, Any]]()
@@ -83,7 +85,7 @@ def read(files: Iterable[Path], words: Sequence[str] | None = None) -> Configura
 
 
 def laid_over(below: Any, above: Any) -> Any:
-    """Return a value over another: mappings are merged key by key, all else is replaced."""
+    """Merge two values: mappings key by key, everything else (lists too) is replaced."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     return {**below, **{key: laid_over(below.get(key), value) for key, value in above.items()}}
@@ -93,7 +95,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the values of a configuration file.
 
     Raises:
-        ConfigError: no such file, no UTF-8, or neither YAML nor JSON with one reading.
+        ConfigError: the file is missing, not UTF-8, or not unambiguous YAML or JSON.
     """
     values = _read(_text(path), str(path), is_file=True)
     if not isinstance(values, dict):
@@ -106,7 +108,7 @@ def read_words(words: Sequence[str] | None) -> list[Override]:
     """Return the values of `--config NAME=VALUE ...`; VALUE is YAML, NAME a key or a path such as `arms.0.seeds`.
 
     Raises:
-        ConfigError: no such pair, a name twice, or no YAML.
+        ConfigError: not such a pair, a repeated name, or invalid YAML.
     """
     overrides: dict[tuple[str, ...], Override] = {}
     for word in words or ():
@@ -122,18 +124,18 @@ def read_words(words: Sequence[str] | None) -> list[Override]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--configfile` and `--config` to the parser of a tool that takes no other words of Snakemake."""
+    """Add `--configfile` and `--config` to the parser of a command that accepts no other Snakemake options."""
     parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
     parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="as for the run")
 
 
 def _overridden(values: Any, override: Override, done: tuple[str, ...]) -> Any:
-    """Return values with that of an override in its place.
+    """Return values with an override applied, without changing the argument.
 
     Args:
-        values: what stands at the part of the path that is done; null counts as an empty mapping.
+        values: the values at path `done`; null counts as an empty mapping.
         override: path and value.
-        done: the part of the path that leads to `values`.
+        done: the processed part of the path.
     """
     if len(done) == len(override.path):
         return laid_over(values, override.value)
@@ -178,7 +180,8 @@ def _text(path: Path) -> str:
 
 
 def _read(text: str, source: str, *, is_file: bool) -> Any:
-    with suppress(ValueError, RecursionError):  # the reader of YAML refuses the same, and names the line
+    # A failure here is not final: the YAML reader refuses the same text, with the line number.
+    with suppress(ValueError, RecursionError):
         return json.loads(text, object_pairs_hook=distinct_keys, parse_int=_integer)
     try:
         return plain_yaml.read(text)
@@ -188,6 +191,7 @@ def _read(text: str, source: str, *, is_file: bool) -> Any:
 
 
 def _integer(digits: str) -> int:
+    # The same limit as in YAML; `_read` suppresses the error, so that the YAML reader reports the number and its line.
     if len(digits) > plain_yaml.MAX_DIGITS:
         raise ValueError
     return int(digits)

@@ -1,4 +1,4 @@
-"""Study `lever`: where questions, answers and images come from, and what is made of them before any training."""
+"""Study `lever`: the sources of questions, answers and images, and their preparation before training."""
 
 from __future__ import annotations
 
@@ -18,49 +18,51 @@ PerceptualName = Literal["object", "color", "count"]
 class WorldData(Section):
     """The generator of the embedded world (`lever_pipe/world`).
 
-    Numbers in brackets are what the shipped LVLM answers, in percent.
+    Numbers in brackets are the shipped LVLM's accuracy in percent.
     """
 
     layout: Literal["okvqa", "vqav2"] = "okvqa"
-    """Whose official files the world's are like; those of `vqav2` say the answer to show (`multiple_choice_answer`)."""
+    """Layout of the world's files, as the official ones; `vqav2` includes the answer to show
+    (`multiple_choice_answer`)."""
 
     n_train: int = Field(2000, ge=64, le=100_000)
     """Train questions: demonstrations and RL queries."""
     n_eval: int = Field(800, ge=8, le=100_000)
     """Evaluation questions."""
     seed: Seed = 0
-    """Stream of the rendered items."""
+    """Seed of the rendered items."""
     mapping_seed: Seed = 7
-    """Which answer belongs to which key; the shipped models never saw mapping 7."""
+    """Seed of the mapping from keys to answers; the shipped models were trained without mapping 7."""
     n_active_answers: int = Field(4, ge=1, le=8)
-    """How many of a relation's eight answers the mapping uses."""
+    """Number of a relation's eight answers in the mapping."""
     perceptual_share: Share = 0.25
     """Share of questions that the image alone answers."""
     relations: Distinct[KnowledgeName | PerceptualName] = (*get_args(KnowledgeName), *get_args(PerceptualName))
-    """What is asked for. Demonstrations alone answer the first four, the image alone the others."""
+    """Relations of the questions. Only demonstrations answer the first four, only the image the others."""
     questions_per_image: int = Field(1, ge=1, le=7)
-    """Each of another relation; 1 lets a tenth of the questions sit in pairs on one image, as in OK-VQA."""
+    """Questions of an image, each of another relation; with 1, a tenth of the questions share an image in pairs, as in
+    OK-VQA."""
     skew: float = Field(0.0, ge=0, le=4)
-    """How uneven relations, kinds and colours are, and so answers and their types: the weight of the one at place r is
-    r to the power of -skew."""
+    """Unevenness of relations, kinds and colors, and so of answers and their types: rank r has the weight r to the
+    power of -skew."""
     dissent: float = Field(1.0, gt=0, le=8)
     """Noise of the annotators: with 2 they disagree about twice as often."""
     flipped_share: Share = 0.05
-    """Share of knowledge questions whose majority is wrong. Demonstrations outvote such an answer: one right beside one
-    wrong (46), two beside one (75), three beside one (88)."""
+    """Share of knowledge questions with a wrong majority answer. Correct demonstrations outvote a wrong one: one
+    against one (46), two against one (75), three against one (88)."""
     blur: float = Field(0.0, ge=0, le=4)
-    """Radius in pixels of the blur over every image: 2 leaves all readable; with 4 the LVLM still finds the matching
-    demonstration of two (95), while the encoder tells 72 of 100 kinds."""
+    """Radius in pixels of the blur over every image. With 2 all images are readable; with 4 the LVLM still finds the
+    matching demonstration of two (95), while the encoder distinguishes 72 of 100 kinds."""
     near_duplicates: Share = 0.0
-    """Share of train images that copy an earlier one and its questions, with an id and bytes of their own. With 0.9 the
-    two most similar candidates are copies of one item for 28 of 100 queries."""
+    """Share of train images that copy an earlier image and its questions, with a new id and different bytes. With 0.9
+    the two most similar candidates are copies of one item for 28 of 100 queries."""
     composite_share: Share = 0.0
-    """Share of knowledge questions about two different things that share the answer. A demonstration of one of them
-    (72) gains little from a second of the same (75) and much from one of the other (93), with the relations team and
+    """Share of knowledge questions about two different things with the same answer. One demonstration (72) gains little
+    from a second about the same thing (75) and much from one about the other thing (93), with the relations team and
     country and two active answers; half as much where the kind decides."""
     guessable_share: Share = 0.0
     """Share of the facts that the LVLM guesses (71 of their questions without a demonstration, 50 with one of another
-    key and another answer): where no demonstration matches, none is better."""
+    key and another answer): without a matching demonstration, none is better than any."""
 
     @rule
     def _families_are_asked_for(self) -> Iterator[Problem]:
@@ -95,7 +97,7 @@ class VqaFiles(Section):
 
 
 class ExampleSettings(Section):
-    """How questions, answers and images become examples."""
+    """Conversion of questions, answers and images to examples."""
 
     reader: Annotated[str, plugin_of("lever/datasets")] = "okvqa"
     """A plugin of `lever_pipe/lever/datasets`."""
@@ -104,23 +106,24 @@ class ExampleSettings(Section):
     n_eval: int = Field(800, ge=1)
     """Evaluated queries."""
     eval_subset: Literal["prefix", "random"] = "prefix"
-    """Which of them: the first in question-id order, as published, or drawn ones; fewer drawn are some of more."""
+    """Choice of the evaluated queries: the first by question id, as published, or a random subset. A smaller random
+    subset is part of a larger one."""
     eval_seed: Seed = 0
-    """Of the drawn ones."""
+    """Seed of the random subset."""
     n_answers: int = Field(10, ge=1, le=100)
-    """Annotators a question; another count is a problem of the data. With 2 or 3 VQA accuracy could not reach 1."""
+    """Annotators per question; another count is an error in the data. With 2 or 3, VQA accuracy could not reach 1."""
     answers: AnswerText = "stemmed"
-    """Which text of an annotation demonstrations show and accuracies compare with: `stemmed` reads the field `answer`,
-    which OK-VQA stems ("race"), `raw` the field `raw_answer` ("racing"). Neither stems what the LVLM says."""
+    """Text of an annotation, for demonstrations and accuracies: `stemmed` reads the field `answer`, which OK-VQA stems
+    ("race"), `raw` the field `raw_answer` ("racing"). The LVLM's answers are never stemmed."""
     on_bad_image: Literal["stop", "skip"] = "stop"
     """`skip` drops and counts the questions of unreadable images."""
     on_split_overlap: Literal["stop", "count"] = "stop"
-    """What happens where evaluation questions are train questions too, on the same image: `count` evaluates them
-    nevertheless, and the report says how many there are."""
+    """Handling of evaluation questions that are also train questions, on the same image: `count` evaluates them, and
+    the report shows their number."""
 
 
 class Data(ExampleSettings):
-    """Where questions, answers and images come from."""
+    """Sources of questions, answers and images."""
 
     source: Literal["world", "files"] = "files"
     """`world` generates the embedded world; `files` reads the files named below."""
@@ -153,7 +156,7 @@ class Data(ExampleSettings):
 
 
 class EncoderSettings(Section):
-    """The frozen image and text encoder behind the selector's inputs."""
+    """The frozen image and text encoder that provides the selector's inputs."""
 
     plugin: Annotated[str, plugin_of("lever/encoders")] = "clip"
     """A plugin of `lever_pipe/lever/encoders`."""
@@ -165,7 +168,7 @@ class Pools(Section):
     """The K train examples offered to each query."""
 
     encoder: EncoderSettings | None = None
-    """What similarity is measured with; null for the selector's encoder. The published pools have ViT-L/14."""
+    """The encoder that measures similarity; null for the selector's encoder. The published pools have ViT-L/14."""
 
     sampler: Annotated[str, plugin_of("lever/samplers")] = "uniform"
     """A plugin of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""

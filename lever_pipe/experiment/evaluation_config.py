@@ -1,4 +1,4 @@
-"""What is evaluated beside trained selectors and at which cells, and the problems that are emulated."""
+"""Evaluation of study `lever`: baselines, cells, and emulated bugs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lever_pipe.experiment.config import Epoch, KlBeta
 
 CONTROL, HEAD, POOL = "none", "head", "pool"
 EMULATED_ARMS = (CONTROL, HEAD, POOL)
-"""Of the emulation: the control, and a bug of the published evaluation each."""
+"""Arms of the emulation: the control, and one arm for each bug of the published evaluation."""
 DROPOUT = "dropout"
-"""The problem of the logged KL, which no policy is evaluated with."""
+"""The bug of the logged KL; it affects no evaluated policy."""
 BASELINES = ("zero_shot", "random", "similar_image", "similar_question", "similar_both", "oracle")
 """Policies without training that every report shows."""
 
 
 class Baselines(Section):
-    """Policies without training, at the same counts."""
+    """Policies without training, at the same shot and sample counts."""
 
     n_random_draws: int = Field(3, ge=1, le=100)
     seed: Seed = 42
@@ -37,42 +37,42 @@ PrimaryFamily = Literal[
     "on-policy-betas",
     "on-policy-against-offline",
 ]
-"""What the primary endpoint is asked of every preset: mean over KL_BETA, each of them against RCE and against the
-smallest, offline and on-policy, and on-policy against offline."""
+"""Comparisons of every preset at the primary endpoint: the mean over KL_BETA, and each KL_BETA against RCE and against
+the smallest one, offline and on-policy; then on-policy against offline."""
 
 
 class PrimaryCells(Section):
-    """The one cell that study `lever` is answered at, fixed before any run; the other cells are secondary."""
+    """The primary cell of study `lever`, fixed before any run; all other cells are secondary."""
 
     shots: Literal["mean"] | Annotated[int, Field(ge=1, le=16)] = "mean"
-    """A shot count out of `evaluation.shots`, or the mean over all of them."""
+    """One of `evaluation.shots`, or the mean over all of them."""
     samples: Literal["largest"] | Annotated[int, Field(ge=2)] = "largest"
-    """A count out of `evaluation.samples`, or the largest of them."""
+    """One of `evaluation.samples`, or the largest of them."""
     epoch: Literal["last"] = "last"
     """The last GRPO epoch that all KL_BETA have."""
 
 
 class EvaluatedCells(Section):
-    """Which cells exist: samples x shots for every policy."""
+    """The cells of every policy: samples x shots."""
 
     samples: Rising[Annotated[int, Field(ge=2)]] = Field((100, 200, 400, 800), min_length=1)
-    """How many questions a cell holds; of one question there is no interval."""
+    """Questions of a cell; at least two, since one question has no interval."""
     shots: Rising[Annotated[int, Field(ge=1, le=16)]] = Field((1, 2, 3, 4), min_length=1)
     n_random_subsets: int = Field(20, ge=0, le=1000)
     seed: Seed = 42
     normalise_references: Normalisation = "when_they_disagree"
-    """Which references every VQA accuracy of a run normalises, rewards included. `when_they_disagree`: the official
-    tool, by which "Black" misses ten times "black". `always`: the published study, OpenFlamingo and newer harnesses.
-    `punctuation_only`: the official tool's first revision."""
+    """The references that every VQA accuracy of a run normalizes, including rewards. `when_they_disagree`: as the
+    official tool, where "Black" does not match ten times "black". `always`: as the published study, OpenFlamingo and
+    newer harnesses. `punctuation_only`: as the official tool's first revision."""
 
 
 class EvaluationSettings(EvaluatedCells):
-    """Which cells exist, and which one of them is looked at first."""
+    """The cells, and the primary one."""
 
     primary: PrimaryCells = PrimaryCells()
     families: dict[PrimaryFamily, Annotated[Distinct[str], Field(min_length=2)]] = Field({})
-    """Presets whose comparisons at the primary endpoint are adjusted (Holm) as one family, because one sentence holds
-    them together; without it each preset's are a family of their own."""
+    """Presets with comparisons at the primary endpoint that are adjusted (Holm) as one family, because one claim covers
+    them. By default, each preset's comparisons are a separate family."""
 
     @rule
     def _primary_cells_exist(self) -> Iterator[Problem]:
@@ -96,7 +96,7 @@ class EmulatedPolicy(Section):
 
 
 class Emulate(Section):
-    """Bugs of the published evaluation, each switched on alone, to show what they explain."""
+    """Bugs of the published evaluation, emulated one at a time to show their effects."""
 
     preset: str = "published"
     """Preset whose checkpoints are emulated; its projections must be frozen in GRPO, as published."""
@@ -105,12 +105,12 @@ class Emulate(Section):
     grpo_epochs: Epoch = 3
     base_rce_epoch: Epoch = 5
     head_seed: Seed = 42
-    """Stream of the fresh attention and layer norm that take the place of the trained ones."""
+    """Seed of the new attention and layer norm that replace the trained ones."""
     pool_items: int = Field(2, ge=2, le=64)
-    """Train items, the first ones, that every evaluation query is offered."""
+    """Size of the pool of every evaluation query: the first train items."""
 
     def policies(self, *arms: str) -> list[EmulatedPolicy]:
-        """Return the evaluated policies of these arms, by default of all, betas before epochs."""
+        """Return the evaluated policies of these arms (default: all), ordered by arm, beta, then epoch."""
         return [
             EmulatedPolicy(arm=arm, kl_beta=beta, epoch=epoch)
             for arm in arms or EMULATED_ARMS
@@ -119,6 +119,6 @@ class Emulate(Section):
         ]
 
     def checkpoint_of(self, policy: EmulatedPolicy) -> str:
-        """Return the run and epoch, as a path below the study, whose selector an emulated policy evaluates."""
+        """Return the path, below the study, of the checkpoint that an emulated policy evaluates."""
         run = {"preset": self.preset, "base": self.base_rce_epoch, "seed": self.seed}
         return str(PolicyName(kind="grpo", beta=policy.kl_beta, epoch=policy.epoch, **run))  # type: ignore[arg-type]

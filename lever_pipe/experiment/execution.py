@@ -1,4 +1,4 @@
-"""How a process computes: threads and kernels, never numbers' meaning."""
+"""Threads, kernels and memory of a process; they do not change the meaning of numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from lever_pipe.experiment.stage_configs import Runtime
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 32 << 20), (-1, 1 << 30)
-"""Parameters of mallopt(3) with the bytes that they are set to; the first allows no more."""
+"""Parameters of mallopt(3) with their values in bytes; the first is at its allowed maximum."""
 
 
 def prepare(runtime: Runtime) -> torch.device:
     """Set the threads of this process and return its device; refuse nondeterministic CPU kernels."""
     torch.set_num_threads(runtime.threads)
     _keep_freed_memory()
-    # Not `use_deterministic_algorithms`, which imports the compiler: as long as a whole short job.
+    # Not `use_deterministic_algorithms`: it imports the compiler, which takes as long as a whole short job.
     torch.set_deterministic_debug_mode("error" if runtime.device == "cpu" else "default")
-    # What that mode does besides: it fills the memory of every result before the result is written there.
+    # Deterministic mode also fills each result's memory before the result is written; avoid that cost.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(runtime.device)
 
 
 def _keep_freed_memory() -> None:
-    """Let a step use the memory of the step before: asked of the kernel, each page is zeroed when it is first met."""
+    """Keep freed memory in the process for the next step; the kernel zeroes each new page on first access."""
     with suppress(OSError, AttributeError):  # not glibc
         for parameter, size in (MMAP_THRESHOLD, TRIM_THRESHOLD):
             ctypes.CDLL(None).mallopt(parameter, size)

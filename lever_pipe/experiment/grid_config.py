@@ -1,7 +1,7 @@
-"""The grid: which selectors stand beside each other, on which data sets, with which pools and vision-language models.
+"""Study `grid`: a comparison of selectors across data sets, pools and vision-language models.
 
-A *setting* is a data set, a sampler and an LVLM; every arm, baseline and policy of a user's own is evaluated in each
-setting that no exclusion names. What settings share is made once: examples and embeddings of a data set, pools of a
+A *setting* is a data set, a sampler and an LVLM. Every arm, baseline and user policy is evaluated in each setting that
+is not excluded. Settings share artifacts, which are computed once: examples and embeddings of a data set, pools of a
 sampler, answers of an LVLM.
 """
 
@@ -24,13 +24,13 @@ from lever_pipe.experiment.rl_data_config import RlData
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 UNTRAINED = (*BASELINES, "random_all", "bm25", "mmices", "mmr", "dpp", "vote")
-"""Baselines that exist; `random` and `random_all` are drawn `n_random_draws` times, the latter out of all train
-examples instead of the pool. `vote` shows what `similar_both` does, and answers with the most frequent
-answer shown, whatever the LVLM says."""
+"""All baselines. `random` and `random_all` are drawn `n_random_draws` times, the latter from all train examples instead
+of the pool. `vote` shows the demonstrations of `similar_both` and answers with their most frequent answer, independent
+of the LVLM."""
 
 
 class GridSetting(NamedTuple):
-    """Where policies are compared: a value of each of the three axes."""
+    """One value of each of the three axes; policies are compared within a setting."""
 
     data: str
     sampler: str
@@ -38,27 +38,27 @@ class GridSetting(NamedTuple):
 
 
 class GridData(Data):
-    """A data set of the grid, with RL data of its own where several ways of making them are compared."""
+    """A data set of the grid, with own RL data where the grid compares several variants of them."""
 
     rl_data: RlData | None = None
-    """Read after the experiment's `rl_data`; null for that itself. Two names with one data set and different RL data
-    are two variants; the store gives the second one what both share."""
+    """Overrides of the experiment's `rl_data`; null for none. Two names with one data set and different RL data are two
+    variants; the store provides the artifacts that they share."""
 
 
 class GridArm(ArmSettings):
-    """A trained selector of the grid: of each of its runs the last epoch is evaluated."""
+    """A trained selector of the grid; the last epoch of each of its runs is evaluated."""
 
     base_rce_epochs: Distinct[Epoch] = Field((5,), min_length=1, max_length=1)
-    """One, as a row of the grid names none."""
+    """Exactly one, because rows of the grid do not show it."""
     kl_betas: Distinct[KlBeta] = ()
-    """Of offline GRPO; none for a selector without it."""
+    """KL_BETA of offline GRPO; empty for a selector without it."""
 
 
 class GridBaselines(Baselines):
     """Policies without training, in each setting."""
 
     names: Distinct[str] = ("zero_shot", "random", "oracle")
-    """Out of `UNTRAINED`."""
+    """Some of `UNTRAINED`."""
 
     @rule
     def _names_exist(self) -> Iterator[Problem]:
@@ -68,17 +68,17 @@ class GridBaselines(Baselines):
 
 
 class OwnPolicy(Section):
-    """A user's own selector: a file of selections, or a module `lever/policies/NAME.py` beside the package."""
+    """A user's selector: a file of selections, or a module `lever/policies/NAME.py` outside the package."""
 
     selections: dict[Name, FilePath] = Field({})
-    """By data set, a CSV file `policy,question_id,demonstrations`, the last ones question ids of train examples with
-    blanks between them, best first; empty where the module selects."""
+    """By data set, a CSV file `policy,question_id,demonstrations`. Demonstrations are question ids of train examples,
+    best first, separated by blanks. Empty where the module selects."""
 
 
 class Exclusion(Section):
-    """Cells that do not run; an axis of which no value is named means all of them.
+    """Cells that do not run; an empty axis means all of its values.
 
-    Without `presets` a setting does not run at all; with them its baselines and policies without training do.
+    Without `presets` the whole setting is excluded; with them its baselines and policies without training still run.
     """
 
     data: Distinct[str] = ()
@@ -86,37 +86,37 @@ class Exclusion(Section):
     lvlms: Distinct[str] = ()
     presets: Distinct[str] = ()
     why: str = Field(min_length=1)
-    """What the grid's page says in their place, for example what they would cost."""
+    """The reason on the grid's page, for example the cost of these cells."""
 
     def names(self, setting: GridSetting, preset: str) -> bool:
-        """Return whether it names a preset in a setting."""
+        """Return whether the exclusion covers a preset in a setting."""
         axes = (self.data, self.samplers, self.lvlms, self.presets)
         return all(value in choices or not choices for choices, value in zip(axes, (*setting, preset), strict=True))
 
 
 class Grid(Section):
-    """Axes of the grid, and what is evaluated in every setting; all else is as in the whole experiment."""
+    """Axes of the grid, and the policies of every setting; all else is as in the whole experiment."""
 
     data: dict[Name, GridData] = Field({})
-    """Data sets by name. Each lies over the experiment's `data`: it says what differs."""
+    """Data sets by name, each with its overrides of the experiment's `data`."""
     samplers: Distinct[Annotated[str, plugin_of("lever/samplers")]] = ()
     """Plugins of `lever_pipe/lever/samplers`."""
     lvlms: dict[Name, LvlmSettings] = Field({})
-    """Vision-language models by name, each read after the experiment's `lvlm`."""
+    """Vision-language models by name, each with its overrides of the experiment's `lvlm`."""
     arms: tuple[GridArm, ...] = ()
     reference: str = ""
     """Preset of the arm that the other arms are compared with, objective by objective."""
     baselines: GridBaselines = GridBaselines()
     policies: dict[Name, OwnPolicy] = Field({})
-    """Selectors of a user's own."""
+    """The user's selectors."""
     exclude: tuple[Exclusion, ...] = ()
     transfer: Distinct[str] = ()
-    """Data sets, and LVLMs, between which selectors are carried over: those trained on one data set are evaluated on
-    the others, those that learned from one LVLM's answers with the others', too."""
+    """Data sets and LVLMs for transfer. A selector trained on one of the data sets is also evaluated on the others; a
+    selector trained on one LVLM's answers is also evaluated with the others."""
 
     first_items: int = Field(0, ge=0, le=64)
-    """Evaluate each pointer as the published runs were, too: every query is offered so many train items, the first
-    ones (published: 2), so that no sampler can matter; 0 for not."""
+    """Also evaluate each pointer network as the published runs did: every query gets the same pool, this many first
+    train items (published: 2), so that the sampler has no effect; 0 to skip."""
 
     @property
     def combinations(self) -> list[GridSetting]:
@@ -125,12 +125,12 @@ class Grid(Section):
 
     @property
     def settings(self) -> list[GridSetting]:
-        """Those that no exclusion leaves out as a whole."""
-        left_out = [entry for entry in self.exclude if not entry.presets]
+        """The settings that are not excluded as a whole."""
+        left_out = [entry for entry in self.exclude if not entry.presets]  # empty `presets` match any name, also ""
         return [setting for setting in self.combinations if not any(entry.names(setting, "") for entry in left_out)]
 
     def excluded(self, setting: GridSetting, preset: str) -> str:
-        """Return why an arm does not run in a setting; nothing where it does."""
+        """Return the reason why an arm does not run in a setting; empty if it runs."""
         return next((entry.why for entry in self.exclude if entry.names(setting, preset)), "")
 
     @rule

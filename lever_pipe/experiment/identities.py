@@ -1,7 +1,7 @@
-"""Where the fields of a stage's identity come from.
+"""Sources of the fields of a stage's identity.
 
-`identity_of` names the section that a stage's fields are taken from, by their own names; a field that comes from
-elsewhere says so itself.
+`identity_of` names the configuration section that provides a stage's fields, by their names. Annotate a field with
+`Setting`, `Wildcard` or `Planned` to take it from another source.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Wildcard(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """Source of a field, or of all of them: what a function of `runtime.plan.PLANNED` makes of the configuration."""
+    """Source of a field, or of all fields: a function of `runtime.plan.PLANNED` that computes it."""
 
     name: str
 
 
 class StageIdentity(NamedTuple):
-    """How a stage's identity is formed."""
+    """The model of a stage's identity and the sources of its values."""
 
     config: type[Section]
     section: Setting | Planned | None
-    """Where fields come from that name no source of their own."""
+    """Source of the fields without an annotation."""
     plugins: tuple[str, ...]
-    """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; they are code of the stage."""
+    """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; part of the stage's code."""
 
 
 IDENTITIES: dict[str, StageIdentity] = {}

@@ -1,4 +1,4 @@
-"""The vision-language model that answers: prompts, generation, and how its work is cut."""
+"""The vision-language model (LVLM): prompts, generation, batching, and execution."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ AUTO = "auto"
 
 
 class PromptSettings(Section):
-    """How a question with demonstrations becomes text; see `tests/golden/prompts`."""
+    """Format of a prompt: a question with demonstrations; see `tests/golden/prompts`."""
 
     layout: Literal["single_turn", "turns"] = "single_turn"
-    """`single_turn`: all images and texts in one user turn (published); `turns`: a turn a demonstration."""
+    """`single_turn`: all images and texts in one user turn (published); `turns`: one turn per demonstration."""
     system: str | None = (
         "In the following, you are given four earlier user and assistant dialogues, and then an image and a "
         "question. Act as the assistant: use these examples and your own knowledge to answer. Be as brief as "
         "the examples: one or two keywords where they use one or two, never more than three tokens where they "
         "stay within three."
     )
-    """System turn; "" for none, null for that which the model's template writes where none is given. Before the first
-    job a run checks that the chat template keeps the text, or adds none to ""."""
+    """System turn; "" for none, null for the chat template's default. Before the first job, a run checks that the chat
+    template keeps the text, and adds none for ""."""
     demonstration: str = "Question:{question} Short answer:{answer}"
     query: str = "Question:{question} Short answer:"
 
@@ -40,79 +40,81 @@ class PromptSettings(Section):
 
 
 class Decode(Section):
-    """Generation settings, all pinned so that a model folder's own defaults never leak in."""
+    """Generation settings, all explicit so that a model folder's defaults have no effect."""
 
     num_beams: int = Field(3, ge=1, le=16)
     """1 is greedy."""
     max_new_tokens: int = Field(5, ge=1, le=32_768)
     length_penalty: float = Field(0.0, ge=-5, le=5)
     repetition_penalty: float = Field(1.05, gt=0, le=10)
-    """What makes tokens of prompt and answer less likely to be said again; 1 for none. Published: that of the model's
+    """Penalty on tokens that already occur in prompt or answer; 1 for none. Published: the value of the model's
     `generation_config.json`."""
     ends: Distinct[str] = ()
-    """Tokens that end an answer besides the end of a turn; empty for those of the model's `generation_config.json`."""
+    """Tokens that end an answer, in addition to the end of a turn; empty for the tokens of the model's
+    `generation_config.json`."""
     temperature: float | None = Field(0.0, ge=0, le=0, exclude_if=lambda value: value == 0)
-    """0, or with engine `served` null, which sends none: some models accept no other than their own."""
+    """0, or null with engine `served` to omit it from requests: some models accept only their own."""
 
 
 class AnswerSettings(Section):
-    """How a vision-language model answers."""
+    """Settings that determine the answers of a vision-language model."""
 
     engine: Annotated[str, plugin_of("lvlms", AUTO)] = AUTO
-    """A plugin of `lever_pipe/lvlms`; `auto` for `vllm` on a GPU if it is installed, on a CPU for that of the folder's
-    `model_type`, and for `hf` everywhere else; `served` asks a server, which knows `lvlm.model` by that name."""
+    """A plugin of `lever_pipe/lvlms`. `auto` selects `vllm` on a GPU if it is installed, the plugin of the folder's
+    `model_type` on a CPU, and `hf` otherwise. `served` sends requests to a server, with `lvlm.model` as the model's
+    name."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     wave_tokens: int = Field(32_768, ge=64)
-    """Tokens of one forward; identity, because batch composition moves the last bits."""
+    """Tokens of one forward pass; part of the identity, because batch composition changes the last bits."""
     kv_tokens: int = Field(400_000, ge=256)
-    """Tokens whose keys and values are stored at one time (36 kB each for Qwen2.5-VL-3B in bfloat16)."""
+    """Capacity of the key-value cache in tokens (36 kB each for Qwen2.5-VL-3B in bfloat16)."""
     prompt: PromptSettings = PromptSettings()
     decode: Decode = Decode()
 
 
 class VllmSettings(Section):
-    """How engine `vllm` uses its GPUs; where memory runs out, lower `requests` and `context`."""
+    """GPU use of engine `vllm`; if memory runs out, lower `requests` and `context`."""
 
     gpus: int = Field(1, ge=1, le=64)
-    """GPUs of one node that share each product of a model (tensor parallelism); a job takes so many."""
+    """GPUs of one node for tensor parallelism; a job requests this many."""
     memory_share: float = Field(0.9, gt=0, lt=1)
     """Share of a GPU's memory for weights, keys and values."""
     requests: int = Field(256, ge=1)
-    """Prompts that are answered at one time."""
+    """Prompts that are answered concurrently."""
     context: int = Field(0, ge=0)
-    """Most tokens of a prompt with its answer; 0 for the model's own bound, which takes more memory."""
+    """Most tokens of a prompt with its answer; 0 for the model's limit, which takes more memory."""
     image_cache_gb: float = Field(4.0, ge=0)
-    """Main memory for processed images; a demonstration's is processed once while it is there."""
+    """Main memory for processed images; a cached demonstration image is not processed again."""
     eager: bool = False
-    """Whether kernels start one by one, which saves memory and minutes at the start, and is slower."""
+    """Whether to launch kernels one by one: saves memory and minutes at the start, but is slower."""
 
 
 class LvlmServer(Connection):
-    """How the server of a vision-language model is reached, and which of its replies are answers."""
+    """Connection to the server of a vision-language model, and handling of its refusals."""
 
     timeout_seconds: float = Field(120.0, gt=0, le=600)
-    """Of one request."""
+    """Timeout of one request."""
     accept_refusals: bool = False
-    """Whether a refusal, or a reply that a content filter withheld, is an answer without words, which counts as wrong;
-    otherwise the job ends with an error."""
+    """Whether a refusal, or a reply withheld by a content filter, counts as an empty and wrong answer; otherwise the
+    job ends with an error."""
 
 
 class LvlmExecution(Section):
-    """How an LVLM's work is done; it moves no answer's meaning and is in no identity."""
+    """Execution of an LVLM; it does not change the meaning of answers and is part of no identity."""
 
     ask_again: bool = False
-    """Whether a GPU may ask although the ledger holds many answers that other code, another library or another numeric
-    path gave for this model."""
+    """Whether a GPU may compute answers although the ledger contains many answers of this model from other code,
+    another library version or another numeric path."""
     vllm: VllmSettings = VllmSettings()
     server: LvlmServer = LvlmServer()
-    """Of engine `served`."""
+    """Server of engine `served`."""
 
 
 class LvlmSettings(AnswerSettings, LvlmExecution):
-    """The frozen vision-language model that answers."""
+    """The frozen vision-language model."""
 
     model: FilePath = "models/Qwen2.5-VL-3B-Instruct"
-    """Its folder; with engine `served` its name at the server."""
+    """The model's folder; with engine `served` its name at the server."""
 
     @rule
     def _servers_search_no_beams(self) -> Iterator[Problem]:
@@ -127,7 +129,7 @@ class LvlmSettings(AnswerSettings, LvlmExecution):
 
     @property
     def is_served(self) -> bool:
-        """Return whether a server answers, which knows `model` by that name."""
+        """Return whether the engine is a server."""
         return self.engine == "served"
 
     def execution(self) -> str:

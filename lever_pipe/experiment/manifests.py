@@ -1,7 +1,7 @@
-"""The call of a stage, and the record beside every artefact of how it came to be, written last.
+"""Call a stage and write its manifest, the record of an artifact's origin, last.
 
-A manifest tells the files of the stage's signature. It states what the stage read, not what lay there when it ended: a
-stage whose input was exchanged under it fails.
+A manifest lists the files of the stage's signature, with the input content that the stage read. A stage fails if an
+input changes while it runs.
 """
 
 from __future__ import annotations
@@ -25,52 +25,53 @@ from lever_pipe.experiment.stage_files import Role, declared
 Files = Mapping[str, Path | tuple[Path, ...]]
 Result = TypeVar("Result")
 START = "start"
-"""The policy that an agent's training starts from."""
+"""Name of the file parameter with the start policy of an agent's training."""
 
 
 def carry_out(
     stage: Callable[..., Result], manifest: Path, *, config: BaseModel, runtime: Runtime = Runtime(), **files: Any
 ) -> Result:
-    """Call a stage with its named files, write its manifest, and return what the stage returns.
+    """Call a stage with its named files, write its manifest, and return the stage's result.
 
-    A stage's state goes when the manifest is there.
+    The stage's state is deleted after the manifest is written.
 
     Raises:
-        RecordError: an input has not the content any more that it had when the stage began.
-        CheckpointError: an input or output is no whole safetensors file.
+        RecordError: an input's content changed while the stage ran.
+        CheckpointError: an input or output is not a complete safetensors file.
     """
     given = files | {"config": config}
     if "runtime" in signature(stage).parameters:
         given["runtime"] = runtime
-    manifest.unlink(missing_ok=True)  # first: no manifest may stand beside the files of two jobs
+    manifest.unlink(missing_ok=True)  # first: a stale manifest must never describe this job's files
     inputs, outputs = files_of_manifest(stage, files)
     before = {name: contents.digest(path) for name, path in inputs.items() if path.exists()}
     started = time.perf_counter()
     result = stage(**given)
     written = {name: path for name, path in outputs.items() if path.exists()}
     row = _manifest(stage.__name__, config, runtime, time.perf_counter() - started, inputs, written, manifest)
+    # Before the manifest is written: outputs without a manifest count as unfinished.
     _require_unchanged(inputs, before, row.inputs)
     storage.write_row(manifest, row)
     for name, parameter in declared(stage).items():
         if parameter.role is Role.STATE and files[name].exists():
-            with suppress(OSError):  # the work is done; what is left of its state goes with the next attempt
-                atomic.drop(files[name])  # half of it would be none to go on from
+            with suppress(OSError):  # the outputs are complete; failed clean-up must not fail the job
+                atomic.drop(files[name])  # atomic: a later run must not resume from a partly deleted state
     return result
 
 
 @cache
 def surroundings() -> tuple[str, bool, dict[str, str]]:
-    """Return the commit of the code, whether tracked files differ from it, and the versions of what moves numbers.
+    """Return the code's commit, whether tracked files differ from it, and the versions of numerical libraries.
 
-    Asked once in a process: its forks compute with what it has imported.
+    The result is cached: a process and its forks compute with the code that it has imported.
     """
     return *provenance.commit_of(), provenance.installed_versions()
 
 
 def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return what a stage reads and what it makes, of the files of a call: all that its manifest tells, flat.
+    """Return the inputs and the outputs of a call, by flat name, as the manifest lists them.
 
-    A model folder is neither: what it holds is part of the spec.
+    A model folder is neither, because its content is part of the spec.
     """
     ignored = {START} if start_model(files) else set()
     roles = {name: file.role for name, file in declared(stage).items() if name not in ignored}
@@ -81,18 +82,18 @@ def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str
 
 
 def start_model(files: Files) -> Path | None:
-    """Return the model folder that an agent's training starts from; None where it starts from files of a rule."""
+    """Return the model folder of an agent's start policy, or None if a rule's files provide that policy."""
     start = files.get(START)
     return start[0] if isinstance(start, tuple) and len(start) == 1 and start[0].is_dir() else None
 
 
 def files_of(files: Any) -> dict[str, Path | tuple[Path, ...]]:
-    """Return the files that a job or its rule names, of Snakemake's own kinds of lists."""
+    """Convert a job's or rule's files from Snakemake's list types to paths."""
     return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in files.items()}
 
 
 def flat(files: Files) -> dict[str, Path]:
-    """Return each file under one name: the members of a list as `name[0]`, `name[1]`."""
+    """Return each file under a unique name: the entries of a list as `name[0]`, `name[1]`."""
     paths: dict[str, Path] = {}
     for name, value in files.items():
         paths |= {name: value} if isinstance(value, Path) else {f"{name}[{i}]": path for i, path in enumerate(value)}
@@ -109,8 +110,10 @@ def _manifest(
     manifest: Path,
 ) -> Manifest:
     commit, dirty, versions = surroundings()
+    # Checkpoints are identified by their tensors, not their bytes: file metadata does not change a result.
     tensors = {name: contents.tensors_of(path) for name, path in inputs.items() if path.suffix == ".safetensors"}
     digests = {name: contents.digest(path) for name, path in inputs.items() if name not in tensors}
+    # The numeric path sets CPU instructions, so only results of a CPU depend on it.
     return Manifest(
         stage=stage,
         config=config.model_dump(mode="json"),
@@ -133,6 +136,6 @@ def _require_unchanged(inputs: Mapping[str, Path], before: Mapping[str, str], af
         if before.get(name, after[name]) != after[name]:
             raise RecordError(
                 f"{path}: expected the content that input '{name}' had when this stage began",
-                found="other content: something wrote it meanwhile",
-                do="Run again: what this stage made is not used.",
+                found="other content: another process changed it",
+                do="Run again: this stage's outputs are not used.",
             )

@@ -1,4 +1,4 @@
-"""The identities of the stages that make the report of both studies, as `stage_configs` for study `lever`."""
+"""Identities of the stages that build the report of both studies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lever_pipe.experiment.stage_configs import Guard, MainPreset, Sweeps
 
 
 class ShownStudy(Section):
-    """A study on the page: whether its world is the embedded one, and which model it runs on which data."""
+    """A study on the page: whether its world is the embedded one, its model and its data."""
 
     name: Literal["lever", "intention"]
     is_world: bool
@@ -24,17 +24,17 @@ class ShownStudy(Section):
     data: str = Field("", exclude_if=lambda data: not data)
     """File of the evaluated questions or tasks; empty where these are generated."""
     parameters: int = Field(0, exclude_if=lambda count: not count)
-    """Of an embedded model that answers questions from files."""
+    """Number of parameters of an embedded model that answers questions from files."""
 
 
 class ShownAgents(ComparedArms):
-    """What the report tells of study `intention`."""
+    """The report's values of study `intention`."""
 
     grpo: AgentGrpo
     scale: str
-    """Which model on which tasks."""
+    """The model and its tasks."""
     start: str = Field("", exclude_if=lambda start: not start)
-    """The tiny agent of another run that all arms start from, and its digest; absent where they have a warm start."""
+    """The tiny agent of another run that all arms start from, and its digest; absent if they have a warm start."""
 
 
 @identity_of("plot_figures")
@@ -44,15 +44,15 @@ class PlotFiguresConfig(Section):
     arms: Annotated[tuple[ArmSettings, ...], Setting("written_arms")] = ()
     sweeps: Sweeps = ()
     agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
-    """None where the configuration holds no run of study `intention`."""
+    """None if the configuration has no run of study `intention`."""
 
 
 class ReportedRun(PlotFiguresConfig):
-    """What tables and sentences say about how the numbers came to be."""
+    """Values that tables and sentences need to describe the run."""
 
     guard: Guard = "footnote"
     presets: Annotated[dict[str, Preset], Planned("shown_presets")] = Field({})
-    """Those of the arms."""
+    """Presets of the arms."""
     emulate: Annotated[Emulate | None, Planned("emulate")] = None
 
 

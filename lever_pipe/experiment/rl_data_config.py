@@ -1,4 +1,4 @@
-"""What the selector learns from: scored selections, and beams of demonstrations."""
+"""Training data of the selector: scored selections, and beams of demonstrations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ImportFormat = Literal["a", "g"]
 
 
 class ProposalSettings(Section):
-    """How trajectories are proposed."""
+    """Proposal of trajectories."""
 
     seed: Seed = 42
     shots: int = Field(2, ge=1, le=8)
@@ -21,21 +21,21 @@ class ProposalSettings(Section):
     temperatures: Distinct[Annotated[float, Field(gt=0, le=100)]] = (1.0, 1.3)
     n_samples_per_temperature: int = Field(2, ge=0, le=64)
     disjoint_samples: bool = False
-    """True: the samples of one temperature cut one drawn ranking, so that they cover the pool without overlap."""
+    """Whether to cut the samples of one temperature from a single drawn ranking, so that they do not overlap."""
     n_retrieval: int = Field(5, ge=0, le=64)
     n_random: int = Field(1, ge=0, le=64)
     similarity_scale: float = Field(1.5, gt=0, le=1000)
-    """Logit per standard deviation of similarity within the pool, of the policy that proposes beams and samples."""
+    """Logit per standard deviation of similarity within the pool, for the policy that proposes beams and samples."""
 
     @property
     def per_query(self) -> int:
-        """How many trajectories a query has at most, before a diversity budget adds some."""
+        """The largest number of a query's trajectories, without those of a diversity budget."""
         sampled = len(self.temperatures) * self.n_samples_per_temperature
         return self.n_beams + sampled + self.n_retrieval + self.n_random
 
 
 class Balance(Section):
-    """Shares of positive trajectories between which a query is kept, both inclusive (source: Lever-Plus, VQAv2)."""
+    """Bounds, inclusive, on the share of positive trajectories of a selected query (source: Lever-Plus, VQAv2)."""
 
     low: Share = 0.4
     high: Share = 0.6
@@ -46,22 +46,21 @@ class Balance(Section):
 
 
 class RlData(ProposalSettings):
-    """How the stored trajectories are proposed and scored."""
+    """Proposal, scoring, import and selection of the stored trajectories."""
 
     import_from: FilePath = ""
     """An existing file of the original to use instead of generating; empty to generate."""
     import_format: ImportFormat = "g"
-    """What that file is, never guessed: `g` k64 v3, `a` a generator's own `rl_data_{Sampler}_{model}.json`."""
+    """Format of that file, never guessed: `g` is k64 v3, `a` a generator's `rl_data_{Sampler}_{model}.json`."""
     rescore: bool = False
-    """Whether the LVLM answers anew with each imported selection; the old scores stay in `rl_data/imported.jsonl`."""
+    """Whether the LVLM scores each imported selection again; `rl_data/imported.jsonl` keeps the old scores."""
     n_queries: int = Field(800, ge=2)
     """Train examples that serve as RL queries."""
     n_shards: int = Field(4, ge=1, le=512)
     diversity_budget: int = Field(0, ge=0, le=256)
-    """Extra uniformly drawn selections for every query whose group shows one accuracy only (0: none)."""
+    """Extra uniformly drawn selections for every query with equal accuracies in its group (0: none)."""
     balance: Balance | None = None
-    """Which queries are kept, by how many of their trajectories are positive; null keeps all, `{}` has the published
-    bounds."""
+    """Filter of queries by their share of positive trajectories; null keeps all, `{}` has the published bounds."""
 
     @rule
     def _something_is_proposed(self) -> Iterator[Problem]:
@@ -79,7 +78,7 @@ class RlData(ProposalSettings):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the LVLM answers with its selections."""
+        """Whether the LVLM scores the selections."""
         return self.rescore or not self.import_from
 
     @rule
@@ -89,26 +88,26 @@ class RlData(ProposalSettings):
 
 
 class Beams(Section):
-    """Beam data: demonstrations searched step by step for how probable they make the true answer.
+    """Beam data: demonstrations from a beam search, scored by the probability of the correct answer.
 
     Source: Lever-Plus v3, published code, with the answer's span found in the real token ids.
     """
 
     anchors: int = Field(800, ge=2)
-    """RL queries that are searched for; drawn among those that have a pool."""
+    """RL queries of the search, drawn from the queries with a pool."""
     size: int = Field(5, ge=1, le=64)
     """Beams that each step keeps."""
     shots: int = Field(2, ge=1, le=8)
     rank: Literal["total", "last_gain"] = "total"
-    """What beams are kept by: the probability of the answer with all their demonstrations, or what the last of them
-    added (published), which prefers a bad first choice with a large second step."""
+    """Ranking of beams: by the answer's probability with all their demonstrations, or by the gain of the last one
+    (published). The latter prefers a bad first choice with a large second step."""
     newest: Literal["last", "first"] = "last"
-    """Where a prompt shows what was chosen last: nearest to the question, so that fewer shots are the first choices
-    alone, or in front of all others (published `left`)."""
+    """Position of the latest choice in the prompt: nearest to the question, so that fewer shots are exactly the first
+    choices, or before all others (published `left`)."""
     seed: Seed = 42
 
     def prompts(self, pool: int) -> Iterator[tuple[int, int]]:
-        """Yield numbers of shots and how many prompts of so many there are, for pools of `pool` candidates."""
+        """Yield pairs of a number of shots and the number of its prompts, for pools of `pool` candidates."""
         width = 1
         for step in range(self.shots):
             yield step, self.anchors * width

@@ -1,7 +1,7 @@
-"""The identity of each stage: exactly the values that may change its output, and where each of them is taken from.
+"""The identity of each stage: exactly the values that may change its output, with their sources.
 
-The workflow writes a stage's model as canonical JSON into the one param `spec` of its rule, and the command line
-parses the same model back; so a key that a stage does not read cannot rerun it.
+The workflow writes a stage's model as canonical JSON into its rule's only param, `spec`, and the command line parses it
+back. So a configuration key that a stage does not use cannot rerun the stage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lever_pipe.experiment.rl_data_config import Balance, Beams, ImportFormat, P
 
 
 class Runtime(Section):
-    """How a stage runs; changes no meaning and never enters `spec`."""
+    """Execution of a stage; it does not change the meaning of results and never enters `spec`."""
 
     device: str = "cpu"
     threads: int = 1
@@ -34,7 +34,7 @@ class Runtime(Section):
     code: str = ""
     """Fingerprint of the code as the workflow planned this job; empty to compute it."""
     agent: str = ""
-    """JSON of an `AgentExecution`, for the stages of study `intention`; text, so that no other stage imports it."""
+    """JSON of an `AgentExecution`, for stages of study `intention`; text, so that other stages need not import it."""
 
 
 OF_PRESET = "presets.{preset}"
@@ -55,7 +55,7 @@ Sweeps = Annotated[tuple[Sweep, ...], Setting("sweeps"), Field(exclude_if=not_)]
 
 
 class LvlmConfig(AnswerSettings):
-    """What an LVLM answer depends on."""
+    """All values that an LVLM answer depends on."""
 
     model_identity: str
 
@@ -65,7 +65,7 @@ OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
 
 @identity_of("generate_world")
 class GenerateWorldConfig(Section):
-    """Identity of one split's files; the size of the other split is at its default."""
+    """Identity of one split's files; the other split's size has its default, so that it cannot rerun this one."""
 
     split: Annotated[Literal["train", "val"], Wildcard("split")]
     world: Annotated[WorldData, Planned("world_of_split")]
@@ -73,7 +73,7 @@ class GenerateWorldConfig(Section):
 
 @identity_of("prepare_examples", "lever.datasets.{reader}", section=Planned("examples_of_split"))
 class PrepareExamplesConfig(ExampleSettings):
-    """Identity of one split's examples; what only the other split reads is at its default."""
+    """Identity of one split's examples; keys of the other split have their defaults."""
 
     split: OfSplit
 
@@ -121,7 +121,7 @@ class MeasurePoolsConfig(Section):
 
 @identity_of("collect_evidence")
 class InputsAlone(Section):
-    """Identity of stages whose inputs say all."""
+    """Identity of stages that depend on their inputs only."""
 
 
 @identity_of("merge_rl_data", section="rl_data")
@@ -132,11 +132,11 @@ class MergeRlDataConfig(Section):
 @identity_of("import_rl_data", section="rl_data")
 class ImportRlDataConfig(Section):
     balance: Annotated[Balance | None, Planned("balance_of_import")] = None
-    """None where the LVLM answers anew: `merge_rl_data` balances by these answers."""
+    """None if the LVLM scores again: `merge_rl_data` then balances by the new scores."""
 
     import_format: ImportFormat
     pool_size: Annotated[int, Setting("pools.size")]
-    """K: what each pool must hold."""
+    """K, the size of each pool."""
     pool_seed: Annotated[Seed, Setting("pools.seed")]
     exclude_same_image: Annotated[bool, Setting("pools.exclude_same_image")]
 
@@ -154,20 +154,20 @@ class InitialiseSelectorConfig(Section):
 
 
 class TrainingConfig(InitialiseSelectorConfig):
-    """Of every training epoch; the number of epochs is absent, so that extending a run keeps its past."""
+    """Common identity of training epochs; it omits the number of epochs, so that extending a run keeps earlier ones."""
 
     train_share: float
     max_gradient_norm: float
     epoch: OfEpoch
 
     def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyRef:
-        """Return the policy that this epoch of a run makes; `kind` is a key of `policy_names.TRAINED`."""
+        """Return the policy of this epoch; `kind` is a key of `policy_names.TRAINED`."""
         run = PolicyName(kind=kind, preset=self.preset, base=base, beta=beta, seed=self.seed)
         return PolicyRef.of(run.at(self.epoch))
 
 
 class TrainingFromBaseConfig(TrainingConfig):
-    """Of an epoch whose run starts from an RCE epoch."""
+    """Common identity of epochs in runs that start from an RCE epoch."""
 
     base_rce_epoch: Annotated[Epoch, Wildcard("base")]
 
@@ -181,7 +181,7 @@ class TrainSftEpochConfig(TrainingConfig):
 class TrainRceEpochConfig(TrainingConfig):
     rce: Rce
     rce_from_sft_epoch: int = 0
-    """Its first epoch's start, by name; 0 for the untrained selector."""
+    """The SFT epoch that the first RCE epoch starts from; 0 for the untrained selector."""
 
 
 @identity_of("train_grpo_epoch", *SELECTOR, section=OF_PRESET)
@@ -194,7 +194,7 @@ class TrainGrpoEpochConfig(TrainingFromBaseConfig):
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
     normalise_references: References = "when_they_disagree"
     objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
-    """GRPO, or the plain score function with a baseline."""
+    """GRPO, or the plain score-function estimator with a baseline."""
     lvlm: OfLvlm
     on_policy: Annotated[OnPolicy, Planned("on_policy_settings")]
     kl_beta: Annotated[KlBeta, Wildcard("beta")]
@@ -207,7 +207,7 @@ class TrainDistilEpochConfig(TrainingFromBaseConfig):
 
 
 class ContinuedRce(Rce):
-    """RCE as it goes on beside GRPO: with its own temperature, with GRPO's data, batch and learning rate."""
+    """Continued RCE, for comparison with GRPO: RCE's temperature; GRPO's data, batch and learning rate."""
 
     reward: Reward | None
     freeze_projections: bool
@@ -221,9 +221,9 @@ class TrainContinuedEpochConfig(TrainingFromBaseConfig):
 @identity_of("measure_rewards", section="presets.{arms[0].preset}.grpo")
 class MeasureRewardsConfig(Section):
     rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
-    """Under which the groups are looked at."""
+    """Reward functions that the stage applies to the groups."""
     selected: Annotated[Counts, Planned("selected")]
-    """Numbers of best selections that the offline objective keeps."""
+    """Values of top k in the offline objective."""
     z_clamp: float
     advantage_std_floor: float
     advantage_clamp: float
@@ -247,7 +247,7 @@ class SelectBaselineConfig(Section):
 class SelectOwnConfig(Section):
     own: Annotated[str, Wildcard("own")]
     module: Annotated[str, Planned("own_module")]
-    """Plugin of `lever/policies` that selects; empty where a file says what is selected."""
+    """Plugin of `lever/policies` that selects; empty if a file contains the selections."""
     shots: MostShots
 
 
@@ -260,16 +260,16 @@ class AnswerPromptsConfig(Section):
 @identity_of("score_answers", section="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
     policies: Annotated[tuple[PolicyRef, ...], Planned("policies_of_batch")]
-    """Of the batch, one for each of the `selections`."""
+    """Policies of the batch, one for each of the `selections`."""
 
 
 @identity_of("collect_results", section="evaluation")
 class CollectResultsConfig(Section):
     main_preset: MainPreset
     presets: Annotated[Names, Planned("presets")]
-    """Of the arms, in their order."""
+    """Presets of the arms, in the arms' order."""
     train_shares: Annotated[tuple[float, ...], Planned("train_shares")]
-    """Of these presets."""
+    """One for each of these presets."""
 
 
 @identity_of("collect_samples", section="evaluation")
@@ -282,7 +282,7 @@ class CollectSamplesConfig(Section):
     samples: Counts
     shots: Counts
     world: Annotated[WorldData | None, Planned("world")]
-    """None where data are read."""
+    """None if data come from files."""
 
 
 @identity_of("answer_controls", LVLM, section="evaluation")
@@ -292,7 +292,7 @@ class AnswerControlsConfig(Section):
     policies: Annotated[Names, Planned("controlled")]
     """One for each of the `selections`."""
     questions: Annotated[int, Planned("most_samples")]
-    """The first so many are asked."""
+    """Number of questions: the first ones."""
     shots: MostShots
 
 
@@ -301,16 +301,16 @@ class CollectLineageConfig(Section):
     presets: Annotated[Names, Planned("presets")]
     """One for each of the `rewards`."""
     batch_sizes: Annotated[Counts, Planned("batch_sizes")]
-    """How many policies share each of the `answers`."""
+    """Number of policies in each of the `answers`."""
     scale: Annotated[str, Planned("scale")]
-    """Which LVLM on which data, and its number of parameters."""
+    """The LVLM, its number of parameters, and its data."""
 
 
 @identity_of("measure_drift", section="evaluation")
 class MeasureDriftConfig(Section):
     policies: Evaluated
     starts: Annotated[Names, Planned("starts")]
-    """Selectors that a policy starts from and that are none of the policies themselves."""
+    """Start selectors of policies that are not in `policies` themselves."""
     selectors: Annotated[Mapping[str, Selector], Planned("selectors")]
     """By preset."""
     shots: Counts
@@ -322,7 +322,7 @@ class ComparePoliciesConfig(Section):
     data: Annotated[str, Setting("data.source")]
     """`world` or `files`."""
     policies: Evaluated
-    """Whose scores are compared, in the order of their files."""
+    """The compared policies, in the order of their score files."""
     samples: Counts
     shots: Counts
     seed: Seed
@@ -330,18 +330,18 @@ class ComparePoliciesConfig(Section):
     families: dict[PrimaryFamily, Names] = Field({})
     sweeps: Sweeps = ()
     n_resamples: int = 10_000
-    """Draws of questions behind an interval; an end of it is then off by about 1.5 % of its half width."""
+    """Resamples of questions for an interval; the error of an end is then about 1.5 % of the half width."""
 
 
 class EvaluatedCell(Section):
-    """A run of a policy in a setting of the grid."""
+    """A policy in a setting of the grid."""
 
     data: str
     sampler: str
     lvlm: str
     policy: str
     training_prompts: int
-    """That the LVLM answers at most before the policy can select."""
+    """Most prompts that the LVLM answers before the policy can select."""
 
 
 @identity_of("compare_cells", section="evaluation")
@@ -356,7 +356,7 @@ class CompareCellsConfig(Section):
 
 
 class MissingCell(Section):
-    """A selector that no setting of these values has, and why."""
+    """An excluded selector of a setting, and the reason."""
 
     data: str
     sampler: str
@@ -393,15 +393,15 @@ class EmulateSelectionsConfig(Section):
     selector: Selector
     shots: MostShots
     head_seed: Annotated[Seed | None, Planned("head_seed")]
-    """Stream of the head that replaces the trained one; None keeps the trained one."""
+    """Seed of the head that replaces the trained one; None keeps the trained one."""
     pool_items: Annotated[int | None, Planned("pool_items")]
-    """First train items that every query is offered; None offers each query its own pool."""
+    """Size of a common pool, the first train items; None uses each query's pool."""
 
 
 @identity_of("emulate_first_items", *SELECTOR)
 class EmulateFirstItemsConfig(SelectDemonstrationsConfig):
     items: Annotated[int, Wildcard("offered")]
-    """First train items that every query is offered in place of its own pool."""
+    """Size of the common pool, the first train items, that replaces each query's pool."""
 
 
 @identity_of("score_emulation", section="evaluation")

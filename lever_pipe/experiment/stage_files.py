@@ -1,6 +1,6 @@
-"""What each file is to a stage, said once: by the types of the stage's parameters.
+"""Roles of a stage's files, declared by the types of the stage's parameters.
 
-Call and manifest follow from them; a test holds the rule of the same name against them.
+The call and the manifest follow from these types; a test compares them with the rule of the same name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 
 class Role(Enum):
-    """What a stage does with a file or folder."""
+    """The role of a file or folder in a stage."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -25,20 +25,20 @@ Inputs = Annotated[tuple[Path, ...], Role.INPUT]
 Output = Annotated[Path, Role.OUTPUT]
 Outputs = Annotated[tuple[Path, ...], Role.OUTPUT]
 External = Annotated[Path, Role.EXTERNAL]
-"""A folder of a model or of images: what it holds is part of the spec or of an input, and no rule makes it."""
+"""A folder of a model or of images. No rule creates it; the spec or an input identifies its content."""
 State = Annotated[Path, Role.STATE]
-"""A folder in which a stage keeps how far it came. It goes when the manifest stands: a killed run needs it."""
+"""A folder with a stage's progress, for resuming a killed run. It is deleted after the manifest is written."""
 
 
 class Declared(NamedTuple):
-    """What a signature says of a file parameter."""
+    """The declaration of a file parameter."""
 
     role: Role
     several: bool
-    """Whether it takes several paths, maybe none."""
+    """Whether it takes a tuple of paths, possibly empty."""
 
 
 def declared(stage: Callable[..., Any]) -> dict[str, Declared]:
-    """Return the file parameters of a stage by name, in their order."""
+    """Return the file parameters of a stage by name, in the signature's order."""
     typed = {name: get_args(hint) for name, hint in get_type_hints(stage, include_extras=True).items()}
     return {n: Declared(h[1], h[0] is not Path) for n, h in typed.items() if h and isinstance(h[-1], Role)}

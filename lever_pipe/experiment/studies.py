@@ -1,4 +1,4 @@
-"""The whole experiment: what both studies share, and how it is read from a configuration file."""
+"""The whole experiment: settings that the studies share, rules across sections, and validation."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
     *("resources", "tests", "workflow"),
 )
-"""Folders of the project in which nothing is made."""
+"""Folders of the project that must not contain outputs."""
 
 
 class StoreSettings(Section):
-    """Where finished work is kept beyond `results`, so that it comes back without being computed; changes no number."""
+    """The store of finished jobs outside `results`, to restore them without computing; changes no number."""
 
     folder: FilePath = Field(".lever_pipe/store", min_length=1)
-    """Kept jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
+    """Stored jobs and the ledger of LVLM answers; several working directories and users may share one. `~` works."""
     max_gb: float = Field(20.0, gt=0)
-    """How much the kept jobs may take; beyond it those go that were not used for the longest time."""
+    """Most gigabytes of stored jobs; beyond it the least recently used ones are deleted."""
 
 
 class Report(Section):
-    """What the report is called and how it is written; changes no number of the study."""
+    """Title, language and checks of the report; changes no number of the study."""
 
     title: str = ""
-    """Of the main page; empty for one that names the studies."""
+    """Title of the main page; empty for a title with the studies' names."""
     language: Literal["en", "zh"] = "en"
     guard: Literal["footnote", "strict"] = "footnote"
-    """What happens to a row that differs from its neighbours in more than the compared factor."""
+    """Handling of a row that differs from its neighbors in more than the compared factor."""
 
 
 class Experiment(Section):
-    """The whole configuration: what both studies share, study `lever`, and study `intention` under its name."""
+    """The whole configuration: shared settings, study `lever`, and the sections of studies `intention` and `grid`."""
 
     results: FilePath = "results"
     """Folder of all outputs."""
     store: StoreSettings | None = StoreSettings()
-    """null for a run that keeps and takes nothing beyond `results`."""
+    """null for a run without a store."""
     numerics: Mode = "portable"
-    """Which instructions CPUs compute with: the same bits on every Intel CPU with AVX2, or the widest; execution, not
-    identity, but answers and stored work of two paths never mix."""
+    """CPU instructions: the same bits on every Intel CPU with AVX2, or the widest instructions. Execution, not
+    identity, but answers and stored jobs of the two paths never mix."""
     rerun_on_library_versions: bool = True
-    """Whether another version of torch, transformers or tokenizers computes again what it computed, so that no table
-    mixes versions; false for results that need not be of one. Execution, not identity."""
+    """Whether a new version of torch, transformers or tokenizers reruns the jobs that use it, so that no table mixes
+    versions; false allows mixed versions. Execution, not identity."""
     forked_jobs: bool = True
-    """Whether jobs of this machine are forks of one process that has imported what they need; execution."""
+    """Whether jobs of this machine are forks of one process with all imports done; execution, not identity."""
     studies: Distinct[Literal["lever", "intention", "grid"]] = Field(("lever", "intention"), min_length=1)
-    """Which studies run and stand in the report."""
+    """Studies that run and appear in the report."""
     data: Data = Data()
     encoder: EncoderSettings = EncoderSettings()
     pools: Pools = Pools()
@@ -88,9 +88,9 @@ class Experiment(Section):
     beams: Beams = Beams()
     presets: dict[Name, Preset] = Field({"published": Preset()})
     arms: tuple[ArmSettings, ...] = Field((ArmSettings(preset="published"),), min_length=1)
-    """The first arm fills the documents' tables; further arms get tables of their own."""
+    """The first arm fills the documents' tables; further arms get separate tables."""
     sweeps: tuple[Sweep, ...] = ()
-    """Further presets and arms, which stand in tables of their own."""
+    """Further presets and arms, in separate tables."""
     baselines: Baselines = Baselines()
     evaluation: EvaluationSettings = EvaluationSettings()
     emulate: Emulate | None = Emulate()
@@ -98,7 +98,7 @@ class Experiment(Section):
     intention: Intention = Intention()
     """Study `intention`."""
     grid: Grid = Grid()
-    """Study `grid`: selectors, samplers, data sets and LVLMs beside each other."""
+    """Study `grid`: a comparison across selectors, samplers, data sets and LVLMs."""
     report: Report = Report()
 
     @property
@@ -109,13 +109,13 @@ class Experiment(Section):
 
     @property
     def data_sets(self) -> dict[str, Data]:
-        """The data sets of the configured studies, by the key that says them."""
+        """The data sets of the configured studies, by configuration key."""
         main = {"data": self.data} if "lever" in self.studies else {}
         grid = self.grid.data if "grid" in self.studies else {}
         return main | {f"grid.data.{name}": data for name, data in grid.items()}
 
     def _placed_rl_data(self) -> Iterator[tuple[Location, RlData]]:
-        """Yield the experiment's RL data, and those that a data set of the grid has of its own."""
+        """Yield the RL data of the experiment and of the grid's data sets, with their locations."""
         yield ("rl_data",), self.rl_data
         for name, data in self.grid.data.items() if "grid" in self.studies else ():
             if data.rl_data is not None:
@@ -123,7 +123,7 @@ class Experiment(Section):
 
     @rule
     def _folders_are_their_own(self) -> Iterator[Problem]:
-        """Refuse to write where the project, or something else than a folder, lies."""
+        """Refuse output folders inside or around the project, and paths of files."""
         folders: dict[Location, str] = {("results",): self.results}
         if self.store is not None:
             folders["store", "folder"] = self.store.folder
@@ -136,13 +136,13 @@ class Experiment(Section):
             yield ("store", "folder"), f"must differ from results={self.results!r}, got the same. Name another."
 
     def _placed_arms(self) -> Iterator[tuple[Location, ArmSettings]]:
-        """Yield the arms of both studies of selectors with their places."""
+        """Yield the arms of studies `lever` and `grid` with their locations."""
         yield from ((("arms", index), arm) for index, arm in enumerate(self.arms))
         if "grid" in self.studies:
             yield from ((("grid", "arms", index), arm) for index, arm in enumerate(self.grid.arms))
 
     def _trained(self) -> Iterator[tuple[Location, ArmSettings, Preset]]:
-        """Yield these arms with their presets; an arm whose preset is none has a problem of its own."""
+        """Yield these arms with their presets; another rule reports arms with unknown presets."""
         for location, arm in self._placed_arms():
             if arm.preset in self.presets:
                 yield location, arm, self.presets[arm.preset]
@@ -158,7 +158,7 @@ class Experiment(Section):
 
     @rule
     def _replays_have_draws(self) -> Iterator[Problem]:
-        """Offline GRPO on what on-policy GRPO drew needs its run, and selections of one length as stored ones are."""
+        """Require for `grpo.replays` the on-policy run, and selections of one length like the stored ones."""
         for location, arm, preset in self._trained():
             if not preset.grpo.replays:
                 continue
@@ -199,7 +199,7 @@ class Experiment(Section):
 
     @rule
     def _variants_of_rl_data_share_their_jobs(self) -> Iterator[Problem]:
-        """Which jobs there are is said once for all settings."""
+        """Refuse variants that need other jobs: the set of jobs is the same for all settings."""
         for location, rl_data in self._placed_rl_data():
             for key in ("n_shards", "import_from", "import_format", "rescore"):
                 value, common = getattr(rl_data, key), getattr(self.rl_data, key)
@@ -209,7 +209,7 @@ class Experiment(Section):
 
     @rule
     def _samples_are_evaluated(self) -> Iterator[Problem]:
-        """The experiment's own data set is looked at whether or not its study runs, as below."""
+        """Refuse sample counts above a data set's size, including `data` even if study `lever` does not run."""
         for key, data in {"data": self.data, **self.data_sets}.items():
             yield from at_most(("evaluation", "samples"), max(self.evaluation.samples), f"{key}.n_eval", data.n_eval)
 
@@ -235,7 +235,7 @@ class Experiment(Section):
 
     @rule
     def _step_embeddings_are_trained(self) -> Iterator[Problem]:
-        """A step without an embedding could not be scored."""
+        """Require an embedding for every step, because a step without one cannot be scored."""
         stored = [rl_data.shots for _, rl_data in self._placed_rl_data()]
         for _, arm, preset in self._trained():
             steps, location = preset.selector.steps, ("presets", arm.preset, "selector", "steps")
@@ -251,7 +251,14 @@ class Experiment(Section):
                 yield from self.too_large_for(key, f"{key}.world.n_train", data.world.n_train)
 
     def too_large_for(self, key: str, bound: str, n_train: int) -> Iterator[Problem]:
-        """Yield what asks for more train examples than the data set of a key has, whose number `bound` says."""
+        """Yield the keys that need more train examples than a data set has.
+
+        Args:
+            key: configuration key of the data set.
+            bound: name of its number of train examples, for messages.
+            n_train: its number of train examples.
+        """
+        # The experiment's own RL data have the key (): data sets without own RL data use them.
         by_key = {location[:-1]: (location, rl_data) for location, rl_data in self._placed_rl_data()}
         location, rl_data = by_key.get(tuple(key.split(".")), by_key[()])
         if not rl_data.import_from:
@@ -284,7 +291,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     """Return the validated experiment.
 
     Raises:
-        ConfigError: all problems of values, or else of rules, each with dotted path, value seen and what is expected.
+        ConfigError: all invalid values, or else all violated rules, each with its path, value and expected value.
     """
     experiment = parse_model(Experiment, _with_gridlaid_over(values), source=source)
     has_sweeps = experiment.sweeps or experiment.intention.sweeps
@@ -293,6 +300,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
 
 def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     """Return the experiment with an arm for each cell of its sweeps."""
+    # Copies are not validated, so the rules run again on the result; their problems are reported like others.
     study, presets = experiment.intention, experiment.presets
     arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
     sweeps, artefacts, lines = expanded("sweeps", experiment.sweeps, arms)
@@ -311,7 +319,7 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
 
 
 def _with_gridlaid_over(values: Any) -> Any:
-    """Return the values with each data set and LVLM of the grid read after the experiment's own."""
+    """Return the values with the experiment's settings filled in for each data set and LVLM of the grid."""
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
         return values
@@ -326,16 +334,16 @@ def _with_gridlaid_over(values: Any) -> Any:
 
 
 def _taken(text: str, *, is_store: bool) -> str:
-    """Return what stands in the place of a folder that the workflow is to fill; nothing if it may."""
+    """Return the reason why the workflow must not use a folder; empty if it may."""
     if not text.strip():
         return "which is blank"
-    path = Path(os.path.expanduser(text) if is_store else text)  # noqa: PTH111 - leaves a home that nobody has
+    path = Path(os.path.expanduser(text) if is_store else text)  # noqa: PTH111 - keeps an unknown `~user`
     if str(path).startswith("~"):
-        return "whose home nobody has, or no shell expands here"
+        return "whose home folder does not exist, or which only a shell expands"
     if file := next((part for part in (path, *path.parents) if os.path.lexists(part) and not part.is_dir()), None):
         return f"where {file} is a file"
-    path = Path(os.path.realpath(path))  # a link to itself ends nowhere
+    path = Path(os.path.realpath(path))  # realpath, as Path.resolve fails on a link to itself
     if any(part.is_relative_to(path) for part in (PROJECT, Path.cwd())):
-        return "which holds the project"
+        return "which contains the project"
     part = next((part for part in OWN if path.is_relative_to((PROJECT / part).resolve())), None)
-    return f"which is of the project ({part})" if part else ""
+    return f"which belongs to the project ({part})" if part else ""

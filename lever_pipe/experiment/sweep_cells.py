@@ -1,4 +1,4 @@
-"""From sweeps to arms: which keys an arm has, and the cells that their values make."""
+"""Expand sweeps to arms: the keys of an arm, and the cells of their values."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lever_pipe.experiment.config import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
 NEVER = ("name", "preset", "seeds", "on_policy")
-"""Keys of an arm that say which runs it has, not how they train."""
+"""Keys of an arm that select its runs and do not affect their training."""
 
 
 @cache
 def keys_of(model: type[Section]) -> tuple[str, ...]:
-    """Return the dotted keys of a section and of the sections in it, but of none that several of a kind stand in."""
+    """Return the dotted keys of a section and its subsections, without keys below lists and mappings."""
     return tuple(key for key in keys_in(model) if "[]" not in key and ".NAME" not in key)
 
 
 def problems_of(sweeps: Sequence[Sweep], arms: Collection[str], *models: type[Section]) -> Iterator[Problem]:
-    """Yield what is wrong with sweeps of arms that consist of `models`."""
+    """Yield the problems of sweeps over arms that consist of `models`."""
     keys = [key for model in models for key in keys_of(model) if key not in NEVER]
     yield from repeated(("sweeps",), "name", [sweep.name for sweep in sweeps])
     for index, sweep in enumerate(sweeps):
@@ -46,13 +46,13 @@ def expanded(
     arms: Mapping[str, Sequence[Section]],
     filled: Callable[[Any], Section] = lambda section: section,
 ) -> tuple[tuple[Sweep, ...], dict[str, Sequence[Any]], list[str]]:
-    """Return the sweeps with their cells, the sections of each new arm by its name, and a line for each fault.
+    """Return the sweeps with their cells, the sections of each new arm by name, and a line for each problem.
 
     Args:
-        location: of the sweeps in the configuration.
-        sweeps: of known arms and keys; one that has cells has its arms.
-        arms: the sections that an arm consists of by its name; a key is of the first one that has it.
-        filled: fills in what a section leaves to others, as in the sections of `arms`.
+        location: path of the sweeps in the configuration.
+        sweeps: sweeps of known arms and keys; a sweep with cells is already expanded.
+        arms: the sections of each arm by name; a key belongs to the first section that has it.
+        filled: fills in omitted values of a section, as in the sections of `arms`.
     """
     filled_sweeps, artefacts, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
@@ -64,6 +64,7 @@ def expanded(
             problems = [line for parsed_part in parsed if isinstance(parsed_part, list) for line in parsed_part]
             sections = [] if problems else [filled(section) for section in parsed]
             values = {} if problems else _values(sections, sweep.over)
+            # A combination equal to the arm itself is that arm, so that it is not trained twice.
             name = sweep.arm if sections == list(base) else _name(sweep.name, values, cells)
             if name in cells:
                 problems.append("must differ from earlier combinations, got the same values. Drop it.")
@@ -103,14 +104,14 @@ def _values(sections: Sequence[Section], keys: Collection[str]) -> dict[str, Any
         value: Any = _owner(sections, key)
         for name in key.split("."):
             value = getattr(value, name, None)  # a section that is absent has no keys
-        values[key] = to_jsonable_python(value)  # by itself: a dump of the whole leaves out keys at their defaults
+        values[key] = to_jsonable_python(value)  # each value by itself: a dump of the section omits some defaults
     return values
 
 
 def _name(sweep: str, values: Mapping[str, Any], taken: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the name of an arm: of its own values, so that further values of a sweep rename nothing.
+    """Return an arm's name, made from its values only, so that adding values to a sweep renames no arm.
 
-    Their digest takes the place of words that are too long, or those of earlier, other values by name.
+    A digest of the values replaces a name that is too long or belongs to a cell with other values.
     """
     words = [f"{key.split('.')[-1]}_{_word(value)}" for key, value in values.items()]
     name = re.sub("[^a-z0-9]", "_", "__".join([sweep, *words]).lower())

@@ -174,7 +174,7 @@ def _fields(cell: Cell, translator: Translator, *, with_ends: bool) -> Sequence[
 
 def as_latex(table: Table, translator: Translator) -> str:
     """Return a table as LaTeX with the rules of package `booktabs`; cells are as on the page."""
-    columns = "".join("r" if columns_here.startswith("number") else "l" for columns_here in table.columns.values())
+    columns = "".join("r" if column_classes.startswith("number") else "l" for column_classes in table.columns.values())
     caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
     # `_texts` has already escaped the cells.
     body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(

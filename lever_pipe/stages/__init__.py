@@ -1,1 +1,1 @@
-"""One module a rule: keyword-only functions from named files to named files, which their types tell apart."""
+"""The stages: one keyword-only function per rule, from input files to output files, with roles set by their types."""

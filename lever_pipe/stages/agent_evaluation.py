@@ -1,4 +1,4 @@
-"""An agent on held-out tasks: of a finished run, the one that every run starts from, one behind a server."""
+"""Evaluate agents on held-out tasks: of a finished run, the start policy, and served agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lever_pipe.intention.environment import execution_of
 from lever_pipe.intention.records import DoneRow, Task
 
 UNTRAINED = When(0, "test", "last")
-"""As the last checkpoint of a run of no steps."""
+"""Untrained agents are recorded as the last checkpoint of a run of 0 steps."""
 
 
 def evaluate_agent(
@@ -34,14 +34,12 @@ def evaluate_agent(
 ) -> list[PolicyEvaluation]:
     """Evaluate both policies, greedy and sampled, and return the last one's evaluation first.
 
-    `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
-
-    Where the last policy is the best one too, it is played once and stands in both rows.
+    `dialogues` contains the transcripts of the greedy episodes, one `DialogueRow` each.
     """
     finished = storage.read_row(done, DoneRow)
     parts = [_play(last, test_tasks, When(finished.executed_steps, "test", "last"), config, runtime)]
     when = When(finished.best_step, "test", "best")
-    is_same = finished.best_step == finished.executed_steps
+    is_same = finished.best_step == finished.executed_steps  # then evaluate one policy and record it twice
     parts.append(relabelled(parts[0], when) if is_same else _play(best, test_tasks, when, config, runtime))
     storage.write_rows(evaluations, [row for evaluation in parts for row in evaluation.rows])
     storage.write_rows(episodes, [row for evaluation in parts for row in evaluation.episodes])
@@ -82,9 +80,9 @@ def evaluate_served(
 ) -> PolicyEvaluation:
     """Evaluate a served agent in its decodings.
 
-    `dialogues` holds the transcripts of the greedy episodes, a `DialogueRow` each.
+    `dialogues` contains the transcripts of the greedy episodes, one `DialogueRow` each.
     """
-    execution.prepare(runtime)
+    execution.prepare(runtime)  # for the threads only: the agent runs on its server
     player = load_served(config, execution_of(runtime))
     tasks = storage.read_rows(test_tasks, Task)
     evaluation = evaluate(player, tasks, UNTRAINED, config.evaluation, config.agent.modes)

@@ -1,4 +1,4 @@
-"""What all runs of the agent say together."""
+"""Collect the results of all agent runs, and compare the arms."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def collect_agents(
     runs: Output,
     config: CollectAgentsConfig,
 ) -> None:
-    """Write one line a number to `curves`, one an evaluated episode to `episodes_table` and one a run to `runs`.
+    """Write one line per number to `curves`, one per evaluated episode to `episodes_table`, one per run to `runs`.
 
-    The files of every kind belong to `config.runs`, in their order; those of held-out tasks may be absent altogether.
-    The start policy has its own lines, under the arm's name `start`; its files may be absent, too. So have served
-    agents, under their names.
+    The files of every kind belong to `config.runs`, in the same order; the files of held-out tasks may be absent
+    altogether. The start policy has separate lines, with `start` as the arm's name; its files may be absent, too.
+    Served agents have separate lines under their names.
     """
     trained = [
         read_run(
@@ -81,7 +81,7 @@ def collect_dialogues(
 ) -> None:
     """Write an `AgentSample` for each greedy episode of the primary endpoint's checkpoint, and the JSON of `dialogues`.
 
-    `transcripts` belong to `config.runs`, in their order; there are none where another engine evaluates.
+    `transcripts` belong to `config.runs`, in the same order; they are absent with another engine.
     """
     runs = {
         (run.arm, run.seed): [r for r in storage.read_rows(path, DialogueRow) if r.checkpoint == config.checkpoint]
@@ -100,11 +100,11 @@ def compare_arms(
     comparisons: Output,
     config: CompareArmsConfig,
 ) -> None:
-    """Write one line an endpoint of an arm and seed, and one a comparison.
+    """Write one line per endpoint of an arm and seed, and one line per comparison.
 
-    Behind the comparisons with the reference arm stand its own with the start policy at every temperature, where some
-    are configured, and those of each sweep at the primary endpoints: its cells against its own arm, families
-    `sweep~NAME/ENDPOINT`.
+    Comparisons with the reference arm come first. Then the reference arm is compared with the start policy at every
+    configured temperature. Last, the cells of each sweep are compared with its arm at the primary endpoints, in
+    families `sweep~NAME/ENDPOINT`.
     """
     of_runs, every = read_agent_runs(curves, runs), read_episodes(episodes_table)
     served = [arm for arm in every.rows["arm"].unique() if arm not in (START_ARM, *of_runs.arms)]
@@ -117,6 +117,7 @@ def compare_arms(
         draws=Draws(config.evaluation.seed, config.n_resamples, over="tasks"),
     )
     write_csv(endpoints, EndpointRow._fields, endpoint_rows(context))
+    # Cells of a sweep are compared with their own arm only, in families of their own, below.
     cells = {arm.name for arm in config.swept}
     rows = comparison_rows(context._replace(runs=context.runs.of(set(context.runs.arms) - cells)))
     rows += sharpened(context)

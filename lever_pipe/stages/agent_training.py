@@ -1,4 +1,4 @@
-"""The agent from its tasks through the warm start to GRPO of one arm with one seed."""
+"""Prepare the agent's tasks, warm-start it, and train one arm with one seed by GRPO."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def prepare_tasks(
     summary: Output,
     config: PrepareTasksConfig,
 ) -> dict[str, Any]:
-    """Write the tasks of each split and return what `summary` says of them.
+    """Write the tasks of each split and return their `summary`.
 
-    The files are empty for tasks that are made, not read. The test split leaves out what is trained or validated
-    on, by id or by request.
+    The input files are empty for generated tasks. The test split excludes training and validation tasks, by id or by
+    request.
     """
     files = RawFiles(train_file, val_file, test_file, details)
     splits: Splits = plugin("intention/sources", config.source).read(config.synthetic, files)
@@ -66,7 +66,7 @@ def prepare_tasks(
 
 
 def _summary_of(tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return counts, and the ceilings by the published rewards, whatever a run pays."""
+    """Return counts, and the reward ceilings under the published rewards, independent of the run's environment."""
     ceilings = [ceiling(task, Environment()) for task in tasks]
     details = [detail for task in tasks for detail in task.missing_details]
     return {
@@ -86,7 +86,7 @@ def _histogram(values: Sequence[int]) -> dict[str, int]:
 
 
 def _shared(tasks: Sequence[Task], trained: Sequence[Task]) -> dict[str, int]:
-    """Return how many tasks have the request of a trained one, and how many its category and hidden details."""
+    """Count the tasks that share the request, or category and hidden details, with a training task."""
     return {
         "n_requests_also_trained": len([task for task in tasks if task.task in {other.task for other in trained}]),
         "n_hidden_also_trained": len([task for task in tasks if _hidden(task) in set(map(_hidden, trained))]),
@@ -108,9 +108,9 @@ def warm_start_agent(
     config: WarmStartAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> StepRow:
-    """Take the policy of a folder or build the tiny one, let it imitate demonstrations, and return its last step.
+    """Fine-tune the policy of a folder, or a new tiny one, on demonstrations; return the metrics of the last step.
 
-    `weights`, `settings` and the files of the `codec` make one policy folder; `start` is the folder, or nothing.
+    `weights`, `settings` and the files of the `codec` form one policy folder; `start` is a model folder, or empty.
     """
     device = execution.prepare(runtime)
     model, chat = _of_folder(policy_folder(start), config) if start else _tiny(config)
@@ -128,7 +128,7 @@ def warm_start_agent(
 
 def _of_folder(folder: Path, config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:
     codec = plugin("intention/codecs", config.policy.model.codec).load(folder)
-    return load_policy(folder, "float32"), cast("ChatCodec", codec)
+    return load_policy(folder, "float32"), cast("ChatCodec", codec)  # `dtype` affects arithmetic, not weights
 
 
 def _tiny(config: WarmStartAgentConfig) -> tuple[Any, ChatCodec]:
@@ -157,9 +157,10 @@ def train_agent(
     config: TrainAgentConfig,
     runtime: Runtime = Runtime(),
 ) -> DoneRow:
-    """Train one run, or go on with it from `state`, and return how far it came."""
+    """Train one run, resuming from `state` if it exists, and return the finished run's summary."""
     settings = execution_of(runtime)
     device, folder = execution.prepare(runtime), policy_folder(start)
+    # A stored state counts only for this identity: a killed run of other inputs or code must not be resumed.
     reference = load_policy(folder, "float32", device).requires_grad_(requires_grad=False)
     player = load_player(folder, config, settings, device)
     run = TrainingRun(

@@ -33,7 +33,7 @@ def answer_prompts(
     config: AnswerPromptsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Answer each distinct prompt of all selections and shot counts once; return how many there are."""
+    """Answer each distinct prompt of all selections and shot counts once; return their number."""
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
@@ -52,20 +52,20 @@ def answer_prompts(
 def distinct_prompts(
     selections: tuple[Path, ...], shots: tuple[int, ...]
 ) -> list[tuple[ExampleId, tuple[ExampleId, ...]]]:
-    """Return every distinct `(query, demonstrations)` of the files, sorted; k shots are the first k."""
+    """Return all distinct `(query, demonstrations)` of the files, sorted; k shots are the first k demonstrations."""
     prompts = {
         (row.query_id, row.demonstrations[:k])
         for path in selections
         for row in storage.read_rows(path, Selection)
         for k in shots
     }
-    return sorted(prompts)
+    return sorted(prompts)  # the order of requests must not depend on the order of policies
 
 
 def votes(
     selections: Mapping[ExampleId, Demonstrations], texts: Sequence[str], shots: tuple[int, ...]
 ) -> dict[tuple[ExampleId, Demonstrations], str]:
-    """Return by prompt the vote over the answers, out of `texts` by train example, that it holds."""
+    """Return each prompt's majority answer of its demonstrations; `texts` has the answers of the train examples."""
     prompts = {(query, ids[:k]) for query, ids in selections.items() for k in shots}
     return {(query, ids): vote([texts[i] for i in ids]) for query, ids in prompts}
 
@@ -82,7 +82,8 @@ def score_answers(
 ) -> list[Cell]:
     """Write a line of `per_question` for each policy, and write and return its cells, samples x shots.
 
-    `selections` belong to `config.policies`, in their order. What `baseline/vote` says is read off the demonstrations.
+    `selections` belong to `config.policies`, in the same order. The answers of `baseline/vote` come from its
+    demonstrations, not from the LVLM.
     """
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     replies = storage.read_answers(answers)

@@ -1,4 +1,4 @@
-"""Rule `build_report`: the main page with its appendix in both languages, tables and evidence."""
+"""Build the report: the main page, and its appendix in both languages with tables and evidence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lever_pipe.report.setting import doubts
 from lever_pipe.report.table import TABLE_FORMS
 
 FIGURE_SECTIONS = "sections.json"
-"""File of the folder of figures: in which section each stands."""
+"""File in the folder of figures: the section of each figure."""
 TITLES = {
     "both": "GRPO and its KL penalty: what two studies show when they are run again",
     "lever": "GRPO and its KL penalty: what the study of the selector shows when it is run again",
@@ -51,13 +51,12 @@ def build_report(
     appendix: Output,
     config: BuildReportConfig,
 ) -> None:
-    """Write the main page and the folder `appendix` with all else that the report is.
+    """Write the main page, and the rest of the report to the folder `appendix`.
 
-    `chinese` translates what the pages say; `figures` is the folder of `plot_figures`; `lineage`, `gallery`
-    and `dialogues` are one file or none. `appendix` holds the appendix pages and those of the other language,
-    `tables/` with each table as CSV, LaTeX and Markdown, `evidence.csv` (which the pages' numbers name by line),
-    `index.json` (titles of tables and figures, and the lines of `evidence.csv` that each cell prints) and
-    `answers.txt`.
+    `chinese` is the translation of the pages' text; `figures` is the folder of `plot_figures`; `lineage`, `gallery` and
+    `dialogues` are one file or none. `appendix` contains the appendix pages, the pages of the other language, `tables/`
+    with each table as CSV, LaTeX and Markdown, `evidence.csv` (the pages' numbers refer to its lines), `index.json`
+    (titles of tables and figures, and the lines of `evidence.csv` in each cell) and `answers.txt`.
     """
     lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
     book, context = read_claims(claims), ReportContext(Evidence(read_evidence(evidence)), config, lineages)
@@ -95,13 +94,13 @@ def build_report(
 
 
 def _title(config: BuildReportConfig) -> Cell:
-    """Return the configured title, or one that names the studies."""
+    """Return the configured title, or a title with the studies' names."""
     names = [study.name for study in config.studies]
     return config.title if config.title else message(TITLES[names[0] if len(names) == 1 else "both"])
 
 
 def _subtitle(config: BuildReportConfig, context: ReportContext) -> dict[str, Any]:
-    """Return what the line below the title says: what this run is, and what speaks against it."""
+    """Return the facts of the subtitle: the run's description and its warnings."""
     kinds = {study.is_world for study in config.studies}
     world = "some" if len(kinds) > 1 else "all" if True in kinds else "none"
     facts = {"world": world, "studies": config.studies, "data": [study.data for study in config.studies if study.data]}
@@ -111,6 +110,7 @@ def _subtitle(config: BuildReportConfig, context: ReportContext) -> dict[str, An
 def _drawings(folder: Path, language: str, start: Path) -> dict[str, pages.PageFigure]:
     sections = _sections(folder)
     paths = {name: folder / language / f"{name}.svg" for name in sections}
+    # os.path.relpath, because Path.relative_to cannot ascend from the page's folder.
     files = {name: Path(os.path.relpath(path, start)).as_posix() for name, path in paths.items()}
     return {name: pages.PageFigure(sections[name], _text(path), files[name]) for name, path in paths.items()}
 
@@ -129,12 +129,12 @@ def _text(path: Path) -> str:
 
 
 def index_of(contents: Contents, figures: Mapping[str, str], translator: Translator, sentences: Any) -> dict[str, Any]:
-    """Return the titles of tables and figures, and of each cell of a table the lines of the evidence that it prints.
+    """Return the titles of tables and figures, and the evidence lines in each cell of a table.
 
     Args:
-        contents: with every derived number noted.
-        figures: section by name of a figure.
-        translator: of the tables' CSV files.
+        contents: the report's contents, with all derived numbers in its ledger.
+        figures: section of each figure by name.
+        translator: translator of the tables' CSV files.
         sentences: the module of `sentences.html.j2`.
     """
     tables = {
@@ -152,6 +152,6 @@ def index_of(contents: Contents, figures: Mapping[str, str], translator: Transla
 
 
 def _references(cell: Cell) -> list[str]:
-    """Return the line of each number in a cell, as `e12`, or `e12:p_holm` of another column than the value."""
+    """Return the line of each number in a cell, as `e12`, or as `e12:p_holm` for a column other than `value`."""
     numbers = numbers_in(cell)
     return [f"e{number.line}" if number.part == "value" else f"e{number.line}:{number.part}" for number in numbers]

@@ -1,4 +1,4 @@
-"""Every score, training metric and step of all policies as plain CSV files, and how each policy came to be."""
+"""Collect scores, training metrics and steps of all policies as CSV files, and the lineage of each policy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def collect_results(
 ) -> None:
     """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to the others.
 
-    `groups` belong to `config.presets`, in their order.
+    `groups` belong to `config.presets`, in the same order.
     """
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
@@ -99,7 +99,7 @@ def _training_lines(metrics: Iterable[EpochMetrics]) -> list[Line]:
 
 
 def _step_lines(rows: Iterable[StepMetrics]) -> list[Line]:
-    """Return the metrics of every step, with steps and prompts counted since the first epoch of their run began."""
+    """Return the metrics of every step, with steps and prompts accumulated over the epochs of a run."""
     lines: list[Line] = []
     ordered = sorted(rows, key=lambda row: (_policy_order(row.policy), row.step))
     for _, run in groupby(ordered, key=lambda row: PolicyName.parse(row.policy.name).at(0)):
@@ -128,7 +128,7 @@ def _identity(policy: PolicyRef) -> Line:
 
 
 def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
-    """Return a key that puts baselines first and counts epochs, seeds and draws as numbers."""
+    """Return a sort key with baselines first, and epochs, seeds and draws in numerical order."""
     numbers = (policy.base_rce_epoch, policy.kl_beta, policy.seed, policy.epoch)
     parts = tuple(-1.0 if number is None else float(number) for number in numbers)
     kind = (STAGES.index(policy.stage), MODES.index(policy.mode))
@@ -147,7 +147,7 @@ def _summary_lines(path: Path) -> list[Line]:
 
 
 def _tie_lines(rows: Iterable[RewardTies], selected: Sequence[str]) -> list[Line]:
-    """Return a line for each reward, with a column for each number of best selections kept."""
+    """Return a line for each reward, with a column for each top k."""
     rewards = {json.dumps([row.mode, row.weights], sort_keys=True): row for row in rows}  # presets may share one
     return [
         (
@@ -171,11 +171,10 @@ def collect_lineage(
 ) -> None:
     """Write one line for each group of seeds or draws and each field that applies to it.
 
-    `started` are the selectors of presets that start from a checkpoint, before any training; where there are such, the
-    runs of all presets tell what they start from. `rewards` belong to `config.presets`; `selections` to the evaluated
-    policies, batch by batch, of which `config.batch_sizes` says how many share each of `answers` and of `scores`.
-    Several values of a field are sorted and joined. Field `exchanged` names the files behind a policy that are not what
-    their rule made.
+    `started` are the untrained selectors of presets that start from a checkpoint; if there are any, the lineages of all
+    presets include their start. `rewards` belong to `config.presets`, and `selections` to the evaluated policies, batch
+    by batch; `config.batch_sizes` has the number of policies in each of `answers` and `scores`. Several values of a
+    field are sorted and joined. Field `exchanged` lists a policy's source files that differ from their rule's output.
     """
     fields: Fields = {}
     shared = dict(zip(config.presets, map(_manifest, rewards), strict=True))
@@ -185,7 +184,7 @@ def collect_lineage(
         for location in range(n)
     ]
     manifests = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
-    exchanged = _exchanged([*manifests, *scored])  # without the answers, which stand for a whole batch of policies
+    exchanged = _exchanged([*manifests, *scored])  # without the answers: a file of them belongs to a batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_manifest, started)}
     for path, row in zip(training, map(_manifest, training), strict=True):
         base, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
@@ -210,7 +209,7 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _of_location(scores: Artefact, location: int) -> Artefact:
-    """Return the scores of a batch as those of one of its policies alone."""
+    """Return the scores of a batch, restricted to the inputs of one of its policies."""
     origin = scores.origin
     if origin is not None:
         name = f"selections[{location}]"
@@ -221,7 +220,7 @@ def _of_location(scores: Artefact, location: int) -> Artefact:
 
 
 def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
-    """Return by manifest, a field each, the files behind it that had another content when read than their rule gave."""
+    """Return, by manifest, the source files whose content when read differed from their rule's output."""
     sound = [(manifest, manifest.origin) for manifest in manifests if manifest.origin is not None]
     makers = {
         manifest.paths.get(name): (manifest, digest)

@@ -1,4 +1,4 @@
-"""Rule `collect_samples`: what can be looked at: every answer, a gallery, and what was chosen."""
+"""Collect samples for inspection: every answer, a gallery, and statistics of the selections."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ def collect_samples(
 ) -> None:
     """Write every answer as a line of `samples`, the `gallery`, and the long-format `shares` and `copying`.
 
-    * `samples`: a `Sample` for each question and each of `config.policies`, which are the baselines, every run after
-      the last evaluated epoch of its kind, and the RCE epochs that runs start from; all epochs would treble the file.
-    * `gallery`: JSON; what it holds and by which rule says `lever.samples.gallery_of`. `pictures` are thumbnails of
-      the images that it shows, by the first digits of their digests.
-    * `shares`: `SelectionRow`. In the embedded world a demonstration may agree with its query
-      in `relation` (what is asked), `object` (the shape that is shown), `key` (that attribute of the picture which the
-      query's relation reads) and `fact` (relation and key, so that its answer is the query's); elsewhere in `type`,
-      the data set's own type of question.
+    * `samples`: a `Sample` for each question and each of `config.policies`: the baselines, every run after the last
+      evaluated epoch of its kind, and the RCE epochs that runs start from. All epochs would triple the file.
+    * `gallery`: JSON; `lever.samples.gallery_of` defines its contents. `pictures` are thumbnails of its images, by the
+      first digits of their digests.
+    * `shares`: `SelectionRow`. In the embedded world a demonstration may agree with its query in `relation` (the
+      question's topic), `object` (the shape), `key` (the attribute of the picture for the query's relation) and `fact`
+      (relation and key, so that both have the same answer). Other data sets have `type`, their own question type.
     * `copying`: `CopyingRow`, see `lever.samples.copying_of`.
     * `scoring`: JSON with the rules of VQA accuracy, and the numbers of `lever.samples.scoring_facts`.
 
@@ -80,11 +79,12 @@ def collect_samples(
 def _agreements(
     queries: Sequence[Example], train: Sequence[Example], world: WorldData | None
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return what each demonstration has in common with each query, `[Q, T]`."""
+    """Return the agreements of each query with each demonstration, `[Q, T]`."""
     types = _equal([e.question_type for e in queries], [e.question_type for e in train])
     if world is None:
         return {"type": types}
     queried, offered = _sample(world, "val", queries), _sample(world, "train", train)
+    # An attribute counts only for queries whose relation reads it; other rows stay False.
     keys = [
         _equal([scene.value(attribute) for scene, _ in queried], [scene.value(attribute) for scene, _ in offered])
         & np.array([question.relation.key == attribute for _, question in queried])[:, None]

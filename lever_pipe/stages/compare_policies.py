@@ -1,4 +1,4 @@
-"""Rule `compare_policies`: each accuracy with its interval, each comparison with its test."""
+"""Compare policies: accuracies with intervals, and comparisons with tests."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def compare_policies(
     comparisons: Output,
     config: ComparePoliciesConfig,
 ) -> None:
-    """Write the intervals and comparisons, one a line.
+    """Write the intervals and comparisons, one per line.
 
-    `per_question` belong to `config.policies`, in their order. The families of `comparisons`, each of the main preset
-    and, behind `preset~NAME/`, of every other one; left minus right. At the primary endpoint (`evaluation.primary`),
-    each adjusted on its own, or with that of other presets (`NAME-together`, `evaluation.families`):
+    `per_question` belong to `config.policies`, in the same order. A comparison is left minus right. Every preset has
+    the families below, with the prefix `preset~NAME/` unless it is the main preset. At the primary endpoint
+    (`evaluation.primary`), each family is adjusted separately, or jointly with the same family of other presets
+    (`NAME-together`, `evaluation.families`):
 
     * `grpo-over-betas`, `on-policy-over-betas`: the mean over all betas (`beta~all`) against the RCE base;
     * `grpo-against-rce`, `on-policy-against-rce`: each beta against the RCE base;
@@ -48,13 +49,13 @@ def compare_policies(
     * `document-002/epoch~E`: 0.18 and 0.12 against 0.15, and 0.18 against 0.12, at the same count;
     * `learning`: the last RCE epoch against each baseline;
     * `supervised`: the last SFT epoch against each baseline, and the last RCE epoch against it;
-    * `extra_objectives`: REINFORCE, oracle distillation, continued RCE after the last epoch that all on-policy runs
-      have against what they bound;
+    * `extra_objectives`: REINFORCE, oracle distillation and continued RCE, after the last epoch common to all on-policy
+      runs, against the runs that they bound;
     * `NAME-by-shots`: four of the primary families at the other shot counts;
-    * `sweep~NAME`: each cell of a sweep against the arm that is swept, at the primary endpoint alone.
+    * `sweep~NAME`: each cell of a sweep against the swept arm, at the primary endpoint only.
 
-    Comparisons of one run infer to further questions only; beside others they are a family `NAME-one-run`. Questions of
-    one image are resampled and have their answers exchanged together.
+    Comparisons of single runs generalize to further questions only; if a family has others, too, they form a separate
+    family `NAME-one-run`. Resampling and permutation treat the questions of an image as one unit.
     """
     examples = storage.read_examples(eval_examples)
     questions = [example.example_id for example in examples]

@@ -1,4 +1,4 @@
-"""What a selector's choice is good for: the LVLM's answers where its demonstrations are shown otherwise."""
+"""Controls of a selector's choice: the LVLM's answers with modified demonstrations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BLANK_SIZE, GREY = (56, 56), (128, 128, 128)
 
 
 def controlled(control: str, demonstrations: Sequence[Example], blank: str) -> list[Example]:
-    """Return demonstrations as a control shows them; `blank` is the digest of an image that shows nothing.
+    """Return the demonstrations of a control; `blank` is the digest of a blank image.
 
-    * `blank`: all with that image, so that questions and answers alone can help.
-    * `moved`: each with the answer of the next one, the last with that of the first. A vote over the answers, and
-      what could be copied, are the same; what an answer belongs to is wrong.
-    * `reversed`: from the last one to the first. The last one stands next to the question.
+    * `blank`: all with the blank image, so that only questions and answers can help.
+    * `moved`: each with the answer of the next one, the last with the first one's answer. The majority answer and the
+      answers to copy are unchanged, but every answer belongs to another question.
+    * `reversed`: in reverse order, which moves the first choice next to the question.
     """
     match control:
         case "blank":
@@ -58,9 +58,9 @@ def answer_controls(
     config: AnswerControlsConfig,
     runtime: Runtime = Runtime(),
 ) -> None:
-    """Write what the LVLM earns with each policy's demonstrations as each of `CONTROLS` shows them, as `CopyingRow`s.
+    """Write the LVLM's accuracy with each policy's demonstrations under each of `CONTROLS`, as `CopyingRow`s.
 
-    With `config.shots` demonstrations, over the first `config.questions`; `blank` is the image that shows nothing.
+    Uses `config.shots` demonstrations and the first `config.questions` questions; `blank` is the blank image.
     """
     execution.prepare(runtime)
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)

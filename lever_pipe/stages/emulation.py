@@ -1,4 +1,4 @@
-"""Published bugs switched on beside the study: what policies choose, score and log with them."""
+"""Emulate published bugs: the policies' selections, scores and training metrics with each bug."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lever_pipe.metrics.cells import Demonstrations, build_cells, score_question
 from lever_pipe.report.long_format import write_csv
 
 EPOCHS = (1, 2)
-"""The first epoch keeps fewer selections of a group than every later one."""
+"""Both values of top k: the first epoch selects fewer trajectories of a group than all later ones."""
 Line = tuple[object, ...]
 EMULATED_SCORES_COLUMNS = (
     *("arm", "kl_beta", "epoch", "samples", "shots"),
@@ -60,7 +60,7 @@ def emulate_first_items(
     config: EmulateFirstItemsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the selections out of the first train items and return how many policies there are."""
+    """Write the selections from the first train items; return the number of policies."""
     return emulate_selections(
         selectors=(selector,),
         eval_pools=eval_pools,
@@ -84,7 +84,7 @@ def emulate_selections(
     config: EmulateSelectionsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the greedy selections of each selector, with the bugs of an arm; return how many policies there are."""
+    """Write the greedy selections of each selector, with the bugs of an arm; return the number of policies."""
     device, inputs = execution.prepare(runtime), config.selector.inputs
     train, queries = (read_table(path, device, inputs=inputs) for path in (train_embeddings, eval_embeddings))
     architecture = architecture_of(config.selector, train.width)
@@ -108,7 +108,7 @@ def emulate_untouched(
     config: EmulateUntouchedConfig,
     runtime: Runtime = Runtime(),
 ) -> list[EpochMetrics]:
-    """Write and return the metrics of an epoch without updates for each arm and count of kept selections."""
+    """Write and return the metrics of an epoch without updates, for each arm and each top k."""
     device = execution.prepare(runtime)
     data = read_training_inputs(groups, embeddings, device, config.train_share, config.selector.inputs)
     architecture = architecture_of(config.selector, data.table.width)
@@ -147,7 +147,7 @@ def score_emulation(
     training: Output,
     config: ScoreEmulationConfig,
 ) -> int:
-    """Write the three files and return how many policies were scored."""
+    """Write scores, prompt statistics and training metrics; return the number of scored policies."""
     selected: Selected = {
         policy: storage.read_selections(path) for policy, path in zip(config.policies, selections, strict=True)
     }
@@ -172,13 +172,13 @@ def _score_lines(
         )
         ref = PolicyRef.of(policy.name)
         for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
-            (prefix,) = cell.subsets
+            (prefix,) = cell.subsets  # without random subsets, the prefix is the only one
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
             yield (policy.arm, f"{policy.kl_beta:g}", policy.epoch, cell.samples, cell.shots, prefix.accuracy, *counts)
 
 
 def _prompt_lines(selected: Selected, shots: Sequence[int]) -> Iterable[Line]:
-    """Yield one line for each shot count of an arm, and one for all of them together, whose shots are absent."""
+    """Yield one line for each shot count of an arm, and one line, without shots, for all of them together."""
     for arm, policies in groupby(selected, key=lambda policy: policy.arm):
         rows = (sorted(selected[policy].items()) for policy in policies)
         stacks = [np.array([ids for _, ids in of_policy], dtype=np.int64) for of_policy in rows]

@@ -1,4 +1,4 @@
-"""Every number's row, and the figures."""
+"""Collect the evidence, a row for every number of the report, and plot the figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def collect_evidence(
 ) -> None:
     """Write `evidence`; files of a study that did not run are absent.
 
-    `emulated` are scores, prompts and training of the emulated bugs.
+    `emulated` are the scores, prompts and training files of the emulated bugs.
     """
     kinds = (
         *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
@@ -73,11 +73,11 @@ def plot_figures(
     figures: Output,
     config: PlotFiguresConfig,
 ) -> None:
-    """Write `en/NAME.svg`, `en/NAME.png` and `zh/NAME.svg` into `figures`; a figure without data is left out.
+    """Write `en/NAME.svg`, `en/NAME.png` and `zh/NAME.svg` into `figures`; skip figures without data.
 
-    `sections.json` says, in order, in which section of the report each stands.
+    `sections.json` lists, in order, the section of the report for each figure.
 
-    Chinese figures are SVG alone: their characters come from the reader's fonts.
+    Chinese figures are SVG only, because their characters come from the reader's fonts.
     """
     context = ReportContext(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
     translators = [Translator("en"), Translator("zh", read_translation(chinese))]

@@ -1,4 +1,4 @@
-"""Questions, annotations and images of a split as examples with unit vectors."""
+"""Convert the questions, annotations and images of a split to examples, and embed them as unit vectors."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def prepare_examples(
 ) -> int:
     """Write a split in question-id order and return its size.
 
-    `image_listing` has the digest of each image as the run was planned; an image that changed since is refused.
-    `train_examples` are what evaluation questions are held against, none for the train split, which depends on no
-    evaluation. `summary` counts what was kept and skipped, and the evaluation questions that are train questions too
-    where they may be.
+    `image_listing` has the digest of each image when the run was planned; images that changed since then are an error.
+    Evaluation questions are checked for overlap with `train_examples`, which are empty for the train split. `summary`
+    counts the questions and the skipped ones, and, with `on_split_overlap: count`, evaluation questions that are also
+    train questions.
     """
     raw = VqaFilePaths(questions=questions, annotations=annotations, images=images)
     split = read_train(raw, config) if config.split == "train" else read_queries(raw, config)
@@ -81,7 +81,7 @@ def embed_examples(
 
 
 def _require_listed(examples: Sequence[Example], root: Path, listed: Mapping[str, str]) -> None:
-    """Refuse images that changed since the plan, whose digests are in the key of the store."""
+    """Refuse images that changed since the plan, because the store's key contains their digests."""
     images = {example.image: example.image_digest for example in examples}
     changed = [str(root / name) for name, digest in images.items() if listed.get(name, digest) != digest]
     if changed:

@@ -1,4 +1,4 @@
-"""All cells of the grid held against each other, and their page."""
+"""Compare all cells of the grid, and build their page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AXES = {
 def compare_cells(*, per_question: Inputs, leaderboard: Output, comparisons: Output, config: CompareCellsConfig) -> int:
     """Write both long-format files and return the number of cells.
 
-    `per_question` belong to `config.evaluated`, in their order.
+    `per_question` belong to `config.evaluated`, in the same order.
     """
     rows, compared = compare(per_question, config)
     write_csv(leaderboard, CellRow._fields, rows)
@@ -49,7 +49,7 @@ def build_grid(
     map_png: Output,
     config: BuildGridConfig,
 ) -> None:
-    """Write the page, one file that needs no other, and the map it shows as SVG and PNG."""
+    """Write the page as one self-contained file, and its map as SVG and PNG."""
     samples = max(config.samples)
     board, compared = (pd.read_csv(path).replace({"data": config.data}) for path in (leaderboard, comparisons))
     primary = page_contents.primary(board, samples)

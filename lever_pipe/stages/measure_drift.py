@@ -1,4 +1,4 @@
-"""Rule `measure_drift`: how far trained selectors are from what they started from."""
+"""Measure the divergence of trained selectors from their start."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ def measure_drift(
     config: MeasureDriftConfig,
     runtime: Runtime = Runtime(),
 ) -> None:
-    """Write each trained policy's number of parameters and, of one that starts from RCE, its divergence from there.
+    """Write each trained policy's number of parameters and, if it starts from RCE, its KL divergence from that base.
 
-    `selectors` belong to the trained ones of `config.policies` and then to `config.starts`.
+    `selectors` belong to the trained policies of `config.policies`, followed by `config.starts`.
     """
     device, pools = execution.prepare(runtime), storage.read_rows(eval_pools, Pool)
     trained = [name for name in config.policies if not name.startswith("baseline/")]
     paths = dict(zip([*trained, *config.starts], selectors, strict=True))
+    # Many policies share a table: read it once for each kind of the selector's inputs.
     tables = cache(lambda path, inputs: read_table(path, device, inputs=inputs))
     rows = []
     for policy in trained:

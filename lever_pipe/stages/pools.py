@@ -1,4 +1,4 @@
-"""The train examples that each query may choose from, and what there is to be selected."""
+"""Sample each query's pool of train examples, and measure the best selections that pools allow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample_pools(
     pools: Output,
     config: SamplePoolsConfig,
 ) -> int:
-    """Write the pools of the RL queries, or of all evaluation queries; return how many there are."""
+    """Write the pools of the RL queries, or of all evaluation queries; return their number."""
     train, queries = (storage.read_examples(path) for path in (train_examples, query_examples))
     arrays = storage.read_embeddings(train_embeddings, len(train))
     of_queries = storage.read_embeddings(query_embeddings, len(queries))
@@ -42,7 +42,7 @@ def sample_pools(
 
 
 def rl_queries(n_train: int, n_queries: int, seed: int) -> list[int]:
-    """Return the train examples that serve as RL queries, rising."""
+    """Return the ids of the train examples that serve as RL queries, in ascending order."""
     if n_queries > n_train:
         raise DataError(
             f"rl_data.n_queries: expected at most the {n_train} train examples",
@@ -59,10 +59,10 @@ def build_pools(
     arrays: Arrays,
     config: SamplePoolsConfig,
 ) -> list[Pool]:
-    """Return one pool a query: never the query itself and, by default, nothing that shows its image."""
+    """Return one pool per query, without the query itself and, by default, without examples of its image."""
     split = config.split
     sampler: Sampler = plugin("lever/samplers", config.pools.sampler)
-    images = np.array([example.image_digest for example in train])
+    images = np.array([example.image_digest for example in train])  # by content: file names may differ
     everyone = np.arange(len(train))
     pools = []
     for query in queries:
@@ -83,6 +83,7 @@ def build_pools(
                 found=str(len(view.eligible)),
                 do="Lower pools.size, or add train examples.",
             )
+        # A stream per query: its pool does not depend on the number or order of the other queries.
         stream = generator(config.pools.seed, "pools", split, query.example_id)
         candidates = sampler.sample(view, size, stream).tolist()
         pools.append(Pool(query_id=query.example_id, candidates=tuple(ExampleId(i) for i in candidates)))
@@ -98,11 +99,11 @@ def measure_pools(
     bound: Output,
     config: MeasurePoolsConfig,
 ) -> dict[str, float]:
-    """Write and return, in percent of the queries, how often the pool holds what an answer could be copied from.
+    """Write and return upper bounds of copying an answer from the pool, in percent.
 
-    `exact_demonstration`: a demonstration of the query's question type with a right answer. `best_answer`: mean VQA
-    accuracy of the best demonstration answer in the pool. `best_answer_or_zero_shot`: of each query the better of that
-    and of the answer without demonstrations, since some questions need none.
+    `exact_demonstration`: share of queries with a demonstration of the same question type and a correct answer.
+    `best_answer`: mean VQA accuracy of the best demonstration answer in the pool. `best_answer_or_zero_shot`: mean of
+    the better of this and the zero-shot answer, since some questions need no demonstration.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     scored = {row.policy: row.questions for row in storage.read_rows(per_question, PolicyScores)}

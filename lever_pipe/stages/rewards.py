@@ -1,4 +1,4 @@
-"""One reward a trajectory, and how each reward spreads."""
+"""Compute one reward per trajectory, and measure the spread of each reward."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lever_pipe.report.long_format import write_csv
 
 ALL = "all"
 CLEARLY = 0.1
-"""Difference of rewards beyond which two selections are told apart by more than a nuance."""
+"""Smallest difference of rewards that counts as clear."""
 
 
 def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig) -> int:
-    """Write the padded groups and return how many queries there are; epochs need not parse the rows again."""
+    """Write the padded groups, so that epochs need not parse the rows again; return the number of queries."""
     padded = pad_groups(storage.read_rows(rl_data, RlGroup), reward_function(config.reward))
     save_groups(groups, padded)
     return len(padded)
@@ -27,10 +27,10 @@ def reward_groups(*, rl_data: Input, groups: Output, config: RewardGroupsConfig)
 def measure_rewards(
     *, rl_data: Input, ties: Output, histogram: Output, config: MeasureRewardsConfig
 ) -> list[RewardTies]:
-    """Write and return, for each reward, in what share of the queries the selections differ and the best ones move.
+    """Write and return, for each reward, the shares of queries with different rewards and with nonzero advantages.
 
-    `histogram` holds a `BinRow` for each bin of rewards, and of advantages as the offline objective forms them from the
-    best selections and from all.
+    `histogram` contains a `BinRow` for each bin of rewards, and of the offline objective's advantages over the best
+    selections and over all.
     """
     groups = storage.read_rows(rl_data, RlGroup)
     limits = config.model_dump(include={"z_clamp", "advantage_std_floor", "advantage_clamp"})
@@ -40,6 +40,7 @@ def measure_rewards(
         rewarded = pad_groups(groups, reward_function(reward))
         bin_rows += bins(reward, "reward", ALL, rewarded.rewards, rewarded.valid)
         moved: dict[str, float] = {}
+        # As k, the width of the padded groups selects all trajectories.
         for name, k in {**{str(k): k for k in config.selected}, ALL: rewarded.valid.shape[1]}.items():
             selected, advantages = keep_best(rewarded, k, **limits)
             bin_rows += bins(reward, "advantage", name, advantages, selected.valid)

@@ -1,4 +1,4 @@
-"""RL data: selections of each RL query with the answers that the LVLM gives by them, and beams."""
+"""Create RL data: proposed, scored, merged or imported selections of each RL query, and beams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lever_pipe.lvlms.asking.prompts import Wording
 def propose_trajectories(
     *, train_pools: Input, embeddings: Input, proposals: Output, config: ProposeTrajectoriesConfig
 ) -> int:
-    """Write the proposals of all RL queries and return how many there are."""
+    """Write the proposals of all RL queries; return their number."""
     arrays = storage.read_embeddings(embeddings)
     vectors = fuse(arrays["image"], arrays["question"])
     rows: list[Proposal] = []
@@ -55,7 +55,7 @@ def generate_rl_data(
     config: GenerateRlDataConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the scored trajectories of the shard's queries and return how many there are."""
+    """Write the scored trajectories of the shard's queries; return their number."""
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
     pools = storage.read_rows(train_pools, Pool)[config.shard :: config.n_shards]
@@ -73,7 +73,7 @@ def generate_rl_data(
 
 
 def _fill(rows: Sequence[Trajectory], pools: Sequence[Pool], config: GenerateRlDataConfig) -> list[Proposal]:
-    """Return extra uniform draws for the queries whose trajectories all have one accuracy."""
+    """Return extra uniform draws for the queries whose trajectories all have the same accuracy."""
     by_query = _by_query(rows)
     extra: list[Proposal] = []
     for pool in pools:
@@ -105,7 +105,7 @@ def merge_rl_data(
     summary: Output,
     config: MergeRlDataConfig,
 ) -> int:
-    """Write one line a query that is kept, in query-id order, and return how many there are."""
+    """Write one line per selected query, in query-id order; return their number."""
     train = storage.read_examples(train_examples)
     by_query = _by_query(row for path in trajectories for row in storage.read_rows(path, Trajectory))
     pools = storage.read_rows(train_pools, Pool)
@@ -126,10 +126,10 @@ def import_rl_data(
     train_pools: Output,
     config: ImportRlDataConfig,
 ) -> int:
-    """Write one line a query that is kept, in the file's order, and return how many there are.
+    """Write one line per selected query, in the file's order; return their number.
 
-    `summary` also counts what the import dropped and filled in. `proposals` and `train_pools` hold the selections
-    without their scores, which the LVLM may answer with anew.
+    `summary` also counts the rows that the import dropped and the values that it filled in. `proposals` and
+    `train_pools` contain the selections without scores, so that the LVLM can score them again.
     """
     train = storage.read_examples(train_examples)
     rule = PoolRule(config.pool_size, config.pool_seed, config.exclude_same_image)
@@ -146,7 +146,7 @@ def import_rl_data(
     storage.write_json(summary, imported | counts | summarise(selected))
     rows = (row for group in selected for row in group.pointer_candidates)
     storage.write_rows(proposals, (Proposal(**row.model_dump(include=set(Proposal.model_fields))) for row in rows))
-    ordered = sorted(selected, key=lambda group: group.query.query_id)
+    ordered = sorted(selected, key=lambda group: group.query.query_id)  # the order of `sample_pools`
     pools = [Pool(query_id=group.query.query_id, candidates=group.candidate_pool_ids) for group in ordered]
     storage.write_rows(train_pools, pools)
     return len(selected)
@@ -164,9 +164,9 @@ def search_beams(
     config: SearchBeamsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the beams of all anchors, as rows and as the tensors that training reads; return how many anchors.
+    """Write the beams of all anchors, as rows and as tensors for training; return the number of anchors.
 
-    Selections of `groups` stand in the order in which a prompt shows them; their rewards are total probabilities.
+    Selections of `groups` are in prompt order; their rewards are total probabilities.
     """
     execution.prepare(runtime)
     train = storage.read_examples(train_examples)
@@ -181,7 +181,7 @@ def search_beams(
 
 
 def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:
-    """Return the pools of the queries that are searched for, in the order of `pools`."""
+    """Return the pools of the anchors, in the order of `pools`."""
     if settings.anchors > len(pools):
         raise DataError(
             f"beams.anchors: expected at most the {len(pools)} RL queries that have a pool",

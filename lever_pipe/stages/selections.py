@@ -1,4 +1,4 @@
-"""The ordered demonstrations that a policy gives every query: a trained one, an untrained one, a user's own."""
+"""Select the ordered demonstrations of every query, by a trained selector, a baseline or a user's policy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def select_demonstrations(
     config: SelectDemonstrationsConfig,
     runtime: Runtime = Runtime(),
 ) -> int:
-    """Write the greedy selections of all evaluation queries and return how many there are."""
+    """Write the greedy selections of all evaluation queries; return their number."""
     device = execution.prepare(runtime)
     paths = train_embeddings, eval_embeddings
     train, queries = (read_table(path, device, inputs=config.selector.inputs) for path in paths)
@@ -61,9 +61,9 @@ def select_baseline(
     selections: Output,
     config: SelectBaselineConfig,
 ) -> int:
-    """Write the selections of all evaluation queries and return how many there are; zero-shot selects nothing.
+    """Write the selections of all evaluation queries, empty ones for zero-shot; return their number.
 
-    `random_all` draws out of all train examples that show another image, every other baseline out of the pool.
+    `random_all` draws from all train examples with another image, every other baseline from the pool.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     vectors = [storage.read_embeddings(path) for path in (train_embeddings, eval_embeddings)]
@@ -87,7 +87,7 @@ def select_baseline(
             ranked = stream.permutation(len(offered)).tolist()
         elif by_words is not None:
             scores = by_words(query.question)[list(pool.candidates)]
-            ranked = np.argsort(-scores, kind="stable").tolist()
+            ranked = np.argsort(-scores, kind="stable").tolist()  # stable: ties in the pool's order
         elif config.baseline in DIVERSE:
             parts = {part: array[list(pool.candidates)] for part, array in vectors[0].items()}
             weighed = baselines.relevance_and_likeness(similarities, parts)
@@ -111,10 +111,10 @@ def select_own(
     selections: Output,
     config: SelectOwnConfig,
 ) -> int:
-    """Write the selections of all evaluation queries and return how many there are.
+    """Write the selections of all evaluation queries; return their number.
 
-    `own_selections` is the user's file, or none where `config.module` selects out of each query's pool. The file may
-    name any train example: its author had them all.
+    `own_selections` is the user's file, or empty if `config.module` selects from each query's pool. The file may name
+    any train example, because its author had access to all of them.
     """
     train, queries = (storage.read_examples(path) for path in (train_examples, eval_examples))
     if own_selections:
@@ -152,7 +152,7 @@ def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) ->
 def read_selections(
     path: Path, policy: str, *, train: Sequence[Example], queries: Sequence[Example], shots: int
 ) -> Mapping[ExampleId, tuple[ExampleId, ...]]:
-    """Return the first `shots` demonstrations of every query of a policy's lines in a file."""
+    """Return the first `shots` demonstrations of every query, from a policy's lines in a file."""
     ids = {example.question_id: example.example_id for example in train}
     evaluated = {example.question_id: example.example_id for example in queries}
     selected: dict[ExampleId, tuple[ExampleId, ...]] = {}

@@ -1,7 +1,7 @@
-"""The selector from its first weights through one epoch after another, an objective each.
+"""Initialize a selector and train it, one epoch per call, with one function per objective.
 
 Every epoch refuses a `start` or `reference` of another architecture (CheckpointError), malformed groups (RecordError),
-and a loss or gradient that is not finite (TrainingError).
+and a non-finite loss or gradient (TrainingError).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 
 TRAINING_ALONE = ("dropout", "attention_dropout")
-"""Settings that a trained selector does not compute with."""
+"""Settings that affect training only, not the selections of a trained selector."""
 
 
 def initialise_selector(
@@ -67,7 +67,7 @@ def initialise_selector(
 ) -> EpochMetrics:
     """Write the selector of `config.seed` before any training, with an optimiser state of zeros.
 
-    Its tensors are random, or those of the one checkpoint that `start` may name.
+    Its tensors are random, or come from the checkpoint in `start`, which has one file or none.
     """
     device = execution.prepare(runtime)
     table = read_table(embeddings, device, inputs=config.selector.inputs)
@@ -77,6 +77,7 @@ def initialise_selector(
         _require_same_selector(path, config)
         module = load_into(module, path)
     save_selector(selector, module, stage="init", epoch=0)
+    # Every epoch loads an optimizer state, the first one too; training starts from zeros.
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
     ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
@@ -86,7 +87,7 @@ def initialise_selector(
 
 
 def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None:
-    """Refuse a checkpoint whose record tells of another selector: no tensor tells of attention heads."""
+    """Refuse a checkpoint with another selector in its record; tensors do not show the number of attention heads."""
     settings = config.selector.model_dump(mode="json", exclude=set(TRAINING_ALONE))
     for record in filter(Path.is_file, (path.with_name(f"{name}.json") for name in ("run", "import"))):
         stated = storage.read_json(record)
@@ -95,8 +96,8 @@ def _require_same_selector(path: Path, config: InitialiseSelectorConfig) -> None
         if other := [f"{name} {value!r}, here {expected!r}" for name, value, expected in pairs if value != expected]:
             raise CheckpointError(
                 f"{path}: expected the selector of presets.{config.preset}, whose start_from names it",
-                found=f"{'; '.join(other)} ({record.name} beside it)",
-                do=f"Write presets.{config.preset}.selector as it says, or name another checkpoint.",
+                found=f"{'; '.join(other)} ({record.name} next to it)",
+                do=f"Set presets.{config.preset}.selector to the values of the checkpoint, or name another checkpoint.",
             )
 
 
@@ -158,7 +159,7 @@ def train_continued_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one pass of RCE over the train queries and return its mean terms.
 
-    What GRPO adds to its base shows against this: the same data and number of updates, without GRPO's objective.
+    This is the control for GRPO's gain over its base: the same data and number of updates, without GRPO's objective.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
@@ -184,11 +185,12 @@ def train_grpo_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one GRPO epoch and return its mean terms.
 
-    It learns from the stored selections of `groups`, or from the `draws` of one on-policy epoch.
+    Trains on the stored selections of `groups`, or on the `draws` of one on-policy epoch.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.grpo, "grpo", execution.prepare(runtime))
     train = load_draws(draws[0], epoch.data.train) if draws else epoch.data.train
+    # An adapted KL_BETA continues from the previous epoch, which stores it with the optimizer's state.
     kl_beta = grpo_epoch(
         epoch.updates,
         epoch.anchor(reference),
@@ -224,7 +226,7 @@ def train_on_policy_epoch(
 ) -> EpochMetrics:
     """Advance the selector by one pass over train queries and return its mean terms.
 
-    Of `groups` the queries, their pools and the split are read, and for the validation loss the stored selections.
+    From `groups` it uses the queries, their pools and the split, and the stored selections for the validation loss.
     """
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.on_policy, config.objective, execution.prepare(runtime))
@@ -257,6 +259,7 @@ def train_on_policy_epoch(
     with Progress(-(-n_queries // settings.batch_queries), "batches of draws") as progress:
         for batch in steps_taken:
             steps_done.append(StepMetrics(policy=policy, step=batch.step, prompts=batch.prompts, values=batch.values))
+            # Detached, so that the stored draws do not keep each batch's graph in memory until the epoch ends.
             sampled.append(replace(batch.sampled, scores=batch.sampled.scores.detach()))
             progress.update()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}

@@ -1,4 +1,4 @@
-"""A run of the engine verl: its launch files, and its logs as a run of ours."""
+"""Write the launch files of engine verl, and convert its logs to the format of a native run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("convert_verl")
 
 
 def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
-    """Write the launch files and return their names; nothing is launched."""
+    """Write the launch files and return their names, without launching a run."""
     files = launch_files(config)
     write_texts(launch, files)
     return tuple(sorted(files))
@@ -25,7 +25,10 @@ def render_verl(*, launch: Output, config: RenderVerlConfig) -> tuple[str, ...]:
 def convert_verl(
     *, log: Input, metrics: Output, evaluations: Output, episodes: Output, done: Output, config: ConvertVerlConfig
 ) -> DoneRow:
-    """Write what the log says under our names; return how far the run came. `episodes` is empty: no log has them."""
+    """Write the log's values under this project's names; return the run's summary.
+
+    `episodes` is empty, because logs do not contain episodes.
+    """
     converted = convert(read_log(log), config)
     for note in converted.notes:
         logger.warning("%s", note)

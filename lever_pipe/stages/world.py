@@ -1,4 +1,4 @@
-"""The files of the embedded world."""
+"""Generate the files of the embedded world."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def generate_world(
     image_listing: Output,
     config: GenerateWorldConfig,
 ) -> None:
-    """Write one split of the world that the config names, and the digest of every image; same config, same bytes."""
+    """Write one split of the configured world, and the digest of every image; the same config gives the same bytes."""
     write_raw_files(config.world, config.split, questions=questions, annotations=annotations, images=images)
     storage.write_listing(image_listing, {f"{images.name}/{p.name}": storage.digest(p) for p in images.iterdir()})

@@ -61,7 +61,7 @@ def test_what_was_imported_is_a_start_of_the_selector_that_it_says(chain: Chain,
     assert all(torch.equal(tensor, state[name]) for name, tensor in found.items())
     for other, words in (({"heads": 2}, "heads 1, here 2"), ({"temperature": 0.5}, "temperature 0.1, here 0.5"),
                          ({"head": "gru"}, "head 'static', here 'gru'")):  # fmt: skip
-        with pytest.raises(CheckpointError, match=f"{words} .import.json beside it.*Write presets.p.selector"):
+        with pytest.raises(CheckpointError, match=f"{words} .import.json next to it.*Set presets.p.selector"):
             started(chain, path, "refused", selector.model_copy(update=other))
     started(chain, path, "free", selector.model_copy(update={"dropout": 0.0, "attention_dropout": 0.0}))
     (tmp_path / "imported" / "import.json").write_text("{")
