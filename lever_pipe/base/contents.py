@@ -1,9 +1,10 @@
-"""Digests of contents: of tensors, rows and folders, but not of times, writers' names or padding.
+"""Digests of the contents of files and folders, independent of times and of the layout of safetensors files.
 
 An artifact that is recomputed with the same content, copied or touched keeps its digest, so its readers need not rerun.
 Two kinds of files contain more than their content. A safetensors file may order its tensors and pad its header in any
-way: its digest covers each tensor's name, dtype, shape and bytes. A manifest records a job's duration and the paths of
-its files: its digest excludes them.
+way: its digest covers each tensor's name, dtype, shape and bytes. A manifest also records a
+job's duration, the paths of its files and the digests of its outputs: its digest excludes these (`BOOKKEEPING`). All
+other files count byte by byte.
 
 `Digests` remembers digests by a file's size, times and inode, as git's index does, so that large files are read once.
 """
@@ -146,7 +147,7 @@ class Digests:
 
 
 def remembered() -> Digests:
-    """Return this process's digests of the files in the working directory."""
+    """Return the digests that `MEMORY` in the working directory keeps, of files anywhere; one object per process."""
     return _remembered(Path.cwd() / MEMORY)
 
 
@@ -156,7 +157,7 @@ def _remembered(memory: Path) -> Digests:
 
 
 def model_identity(folder: str) -> str:
-    """Return a digest of a model folder's files, or `absent`; each weight file is read only once."""
+    """Return 16 digits of a model folder's digest, or `absent`; unchanged weights are read only once."""
     root = Path(folder)
     try:
         return remembered().of(root)[:16] if root.is_dir() else "absent"

@@ -27,7 +27,7 @@ WORDS: dict[Problem, str] = {
     "empty": "no text",
 }
 REFUSALS: tuple[Problem, ...] = ("refused", "filtered")
-"""Problems that another attempt does not solve."""
+"""Problems in which the model or a filter declined; `lvlm.server.accept_refusals` counts them as wrong answers."""
 _REASONS: dict[str, Problem] = {
     **dict.fromkeys(("abort", "error"), "broken off"),
     **dict.fromkeys(("content_filter", "safety"), "filtered"),
@@ -51,11 +51,11 @@ class Reply(NamedTuple):
     calls: tuple[Any, ...]
     refusal: bool
     finish: Problem | None
-    """Problem according to the finish reason."""
+    """Problem that the finish reason names; None for a normal or unknown reason."""
 
     @property
     def text(self) -> str:
-        """The content without thoughts and outer blanks; the prompt may already contain the opening marker."""
+        """The stripped content after the last closing marker, which needs no opening one: the prompt may contain that."""
         behind = _CLOSES.split(self.content)[-1]
         return _OPENS.split(behind)[0].strip()
 

@@ -33,11 +33,11 @@ class StepResult(NamedTuple):
     reward: float
     done: bool
     covered: tuple[int, ...] = ()
-    """Indices into `task.missing_details` of the uncovered details."""
+    """Indices into `task.missing_details` of the details that this call or turn revealed."""
     failed: bool = False
-    """Whether the user or the judge gave up; the episode ends, and its reward of 0 has no meaning."""
+    """Whether the user or the judge gave no result; the episode ends, and the reward does not score the question."""
     timed_out: bool = False
-    """Whether the call exceeded the time limit of a turn; the episode ends with reward 0."""
+    """Whether a call exceeded `step_timeout_seconds`; that call has reward 0, and the episode ends."""
 
 
 def execution_of(runtime: Runtime) -> AgentExecution:
@@ -136,7 +136,7 @@ class IntentionEnv:
         return [self.remaining[p] for p in inside]
 
     def _trouble(self, started: float, *, ok: bool) -> tuple[bool, bool]:
-        """Return whether the user gave up, and whether the call exceeds the time limit of a turn."""
+        """Return `failed` and `timed_out` of the call; with `silent_failures` a failure does not count."""
         failed = not ok and not self.simulator_config.silent_failures
         return failed, self._clock() - started > self._config.step_timeout_seconds
 

@@ -51,15 +51,15 @@ class TrieNode:
         layout: its tokens with images expanded.
         parent: the node before it.
         request: the request whose prompt ends here.
-        is_shared: whether other nodes continue it.
+        is_shared: whether a node follows it, even if only one prompt contains it; its keys and values stay stored.
         resident: whether an earlier plan has computed it.
         size: prompt tokens.
         past: tokens before it.
         length: tokens up to its end.
         start: rotary position of its first token.
         end: rotary position after its last token.
-        branches: tokens to feed for each given answer; an answer's last token is only predicted.
-        n_branches: their sum.
+        branches: number of tokens to feed for each given answer: all but the last, which is only predicted.
+        n_branches: the sum of `branches`, in tokens.
     """
 
     __slots__ = (

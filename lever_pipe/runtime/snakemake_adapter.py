@@ -1,4 +1,6 @@
-"""All uses of private parts of Snakemake and its plugins, written for the versions in `WRITTEN_FOR`.
+"""The private parts of Snakemake and its plugins that this package uses, in the versions of `WRITTEN_FOR`.
+
+The code is here, except for lines that name a plugin.
 
 `tests/unit/runtime/test_snakemake_adapter.py` contains a digest of the source of each private part, so it fails when
 Snakemake changes one. `lever-pipe doctor` warns of an unverified version. These are the private parts, with reasons:
@@ -318,7 +320,7 @@ class JobLines(logging.Formatter):
 
 
 def log_one_line_per_job(n_jobs: int) -> None:
-    """Print one line on the terminal for each successful job."""
+    """Print one line on the terminal when a job starts, instead of several of Snakemake; still print errors."""
     for handler in _terminal():
         lines = JobLines(handler.formatter, n_jobs)
         handler.addFilter(lines.filter)
@@ -445,7 +447,7 @@ _assuming: list[bool] = []
 
 
 def is_assumed(path: str) -> bool:
-    """Return whether the current plan assumes a raw file, so that no job may name it as input."""
+    """Return whether to omit an absent raw file from the inputs, because the current plan assumes that it exists."""
     return bool(_assuming) and not Path(path).exists()
 
 

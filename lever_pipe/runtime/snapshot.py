@@ -169,7 +169,7 @@ class StageCode(NamedTuple):
 
 
 _codes: dict[str, StageCode] = {}
-"""Stage and plugins -> code at the start of this process; later edits do not change the cache."""
+"""Stage and plugins -> code as this process first read it, or recalled it; later edits do not change it."""
 
 
 def code_of(stage: str, plugins: tuple[str, ...]) -> StageCode:
@@ -183,7 +183,7 @@ def code_of(stage: str, plugins: tuple[str, ...]) -> StageCode:
 def recall_codes(memory: Path = CODES) -> None:
     """Fill the cache from an earlier process with equal sources: parsing these takes half of the planning time.
 
-    Skip this if there are plugins outside the package: they may import modules that `package_digest` does not cover.
+    Plugins outside the package prevent it: they may import modules that `package_digest` does not cover.
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
         written = json.loads(memory.read_bytes())

@@ -54,7 +54,7 @@ class PointerSelector(nn.Module):
     """
 
     PROJECTIONS: tuple[str, ...] = ()
-    """Parts that `freeze_projections` freezes, if the network has them."""
+    """Names of the attributes that `freeze_projections` freezes; an attribute may be None."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
@@ -110,9 +110,9 @@ class PointerSelector(nn.Module):
     def following(self, encoded: Encoded, selections_BGS: Tensor, *, may_stop: bool = False) -> Tensor:
         """Return the logits `[B, G, S, K]` of each step of given selections, without a mask over earlier picks.
 
-        `selections_BGS` are pool positions in 0..K-1. For a head that ranks once, all `[K]` of a query are equal, and
-        `first` computes them faster. With `may_stop` a head that stops has one more column, and K in a selection marks
-        its end.
+        `selections_BGS` are pool positions in 0..K-1; with `may_stop`, K marks the end of a selection. A head that ranks
+        once gives the same K logits for every step of a query, and `first` computes them faster. With `may_stop`, a
+        head that stops gives K + 1 logits.
         """
         v = encoded.candidates
         require_shapes(candidates_BKH=v, selections_BGS=selections_BGS)

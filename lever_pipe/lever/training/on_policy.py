@@ -54,16 +54,16 @@ class SampledSelections:
     """B queries with G selections each, and the state of the policy that sampled them."""
 
     prompts: list[PromptIds]  # B G
-    groups: Groups  # selections [B, G, S], padded after their length by further samples, rewards [B, G]
+    groups: Groups  # selections [B, G, S], whose entries after `lengths` do not count; rewards [B, G]
     lengths: Tensor  # [B, G] demonstrations in a selection
-    taken: Tensor  # [B, G, S] bool: the steps that belong to a selection
+    taken: Tensor  # [B, G, S] bool: steps whose log-probabilities count: the picks, and a stop
     accuracies: Tensor  # [B, G]
     log_probs: Tensor  # [B, G] under the sampling policy
-    scores: Tensor  # its logits (`EmbeddingTable.scores`), with their gradient, for the first step on the batch
+    scores: Tensor  # the sampling policy's logits, still in the autograd graph, for the first step on the batch
 
 
 class LvlmBudget(NamedTuple):
-    """A step of an epoch: the sampled batch, its metrics, and the number of prompts since the epoch began."""
+    """One batch of an epoch: its number, the distinct prompts since the epoch began, its metrics and its samples."""
 
     step: int
     prompts: int
@@ -255,7 +255,7 @@ def on_policy_step(
 ) -> Step:
     """Return the loss of a sampled batch and its metrics, given the logits of policy and reference."""
     stops = scores.shape[-1] > batch.pools.shape[1]
-    # Both sides have equal logits at steps after the end, and so no divergence.
+    # Mask the logits of policy and reference after a selection's end, so that these steps add no divergence.
     met = sampled.taken[..., None]
     logits, anchor_logits = (
         masked(all_steps, met.expand_as(all_steps))

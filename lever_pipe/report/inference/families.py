@@ -221,12 +221,10 @@ FAMILIES: Sequence[Family] = (
     Family(
         "learning",
         "all cells",
-        lambda arm, extra_objectives: tuple(
-            (arm.last_rce, extra_objective) for extra_objective in extra_objectives if arm.last_rce
-        ),
+        lambda arm, baselines: tuple((arm.last_rce, baseline) for baseline in baselines if arm.last_rce),
     ),
-    Family("supervised", "all cells", lambda arm, extra_objectives: _supervised(arm, extra_objectives)),
-    Family("extra_objectives", "all cells", lambda arm, extra_objectives: _extra_objectives(arm, extra_objectives)),
+    Family("supervised", "all cells", lambda arm, baselines: _supervised(arm, baselines)),
+    Family("extra_objectives", "all cells", lambda arm, baselines: _extra_objectives(arm, baselines)),
     # the primary comparisons at other cells
     Family("grpo-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("grpo").values())),
     Family("on-policy-against-rce", "other cells", lambda arm, _: _against_base(arm, arm.ended("on_policy").values())),
