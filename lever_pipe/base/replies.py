@@ -55,7 +55,7 @@ class Reply(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The stripped content after the last closing marker, which needs no opening one: the prompt may contain that."""
+        """The content after the last closing marker, stripped; the prompt may contain the opening one."""
         behind = _CLOSES.split(self.content)[-1]
         return _OPENS.split(behind)[0].strip()
 

@@ -173,7 +173,7 @@ class Evidence:
         return row
 
     def find(self, subject: str, metric: str, **parts: Any) -> EvidenceRow | None:
-        """Return the row with exactly these parts (all others are empty), or None."""
+        """Return the row with exactly these parts, or None; others are empty, except `study`, which is `lever`."""
         return self._by_key.get(_key(subject, metric, parts))
 
     def get(self, subject: str, metric: str, **parts: Any) -> EvidenceRow:

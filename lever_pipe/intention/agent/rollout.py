@@ -104,6 +104,7 @@ class RolloutCounts(GenerationCounts):
         return {name: float(value) for name, value in asdict(self).items()}
 
 
+# In the order of the fields of `RolloutCounts`, by which `require_few_failures` unpacks them.
 MISHAPS = tuple(name for name in RolloutCounts().values() if name.startswith(("simulator_", "environment_")))
 
 
@@ -125,7 +126,7 @@ class Host:
     temperature: float
 
     counted: ClassVar[tuple[str, ...]] = MISHAPS
-    """Counts that an evaluation reports: failures and the requests that they are compared with."""
+    """Counts of the simulator and the environment; an evaluation reports all except `simulator_requests`."""
     ends: ClassVar[tuple[EndReason, ...]] = ()
     """Additional end reasons, which the local policy's episodes cannot have."""
 
@@ -139,7 +140,7 @@ class Host:
         """
         n_requests, n_failures, n_retries, n_malformed, n_timeouts = (int(counts[name]) for name in MISHAPS)
         limit = self.simulator_config.failure_limit
-        # Episodes that the user ended are no measure of the policy; with too many of them, a run has no result.
+        # Episodes that a failure of the simulator ended do not measure the policy; with too many, a run has no result.
         if n_failures + n_timeouts > limit * n_requests:
             problem = self.simulator.counts.last_error
             raise TrainingError(

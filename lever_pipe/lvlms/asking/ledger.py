@@ -43,7 +43,7 @@ KEY = b'{"key":"'  # beginning of a line
 DIGEST = b',"sha256":"'  # precedes the 16 digits of a line's digest
 DIGEST_LENGTH = 16
 ENGINE_DIGITS = 16
-MANY = 1000  # number of answers that a GPU does not compute again without confirmation
+MANY = 1000  # answers of other engines from which on a GPU needs confirmation to answer again
 END = b'"}\n'
 SEAL_LENGTH = len(DIGEST) + DIGEST_LENGTH + len(END)
 GONE = (errno.ENOENT, errno.ESTALE)  # the second: another machine removed it on a network file system
@@ -133,7 +133,7 @@ class Ledger:
             if error.errno not in FULL:
                 raise
             if not self._has_warned:
-                log.warning("%s: answers are not kept: %s", self.folder, error)
+                log.warning("%s: answers stay in memory until they can be written: %s", self.folder, error)
             self._has_warned = True
 
     def _write(self) -> None:
@@ -145,7 +145,7 @@ class Ledger:
         retained = path is not None and _append(path, content, mode="r+b")
         while not retained:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # A name that no other writer uses, now or later, because readers identify content by name.
+            # A name that is never used twice: `read_files` skips a file whose name and inode it knows, and inodes are reused.
             path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             retained = _append(path, content, mode="xb")
         self._path = path

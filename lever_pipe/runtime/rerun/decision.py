@@ -3,7 +3,7 @@
 An artifact is the set of files that one job makes. Its manifest, written last, records the stage, config and code, the
 digests of the inputs (`lever_pipe.base.contents`: never times), and the digests of the outputs. One condition decides
 everywhere: **the artifact is complete, and this job would make the same from the current inputs.** `check_call` returns
-all violations, `is_complete` whether there are none. They are called
+the differences, `is_complete` whether there are none and no file is missing. They are called
 
 * for each job that may be planned (`why_again`). Snakemake would compare times, trust an output without a record, and
   keep its records in one place that a user may delete. Here the manifest next to each artifact decides. A touched or
@@ -149,7 +149,8 @@ def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
 def is_complete(manifest: Path, files: Files, **call: Any) -> bool:
     """Return whether an artifact is complete and equals the result of this call; for arguments see `check_call`.
 
-    The manifest must name the same stage, config and code, and all files of the call with their current contents.
+    The manifest must name the same stage, config, code and files, and all files must have their recorded contents.
+    A recorded replacement of an output by a user counts as its content.
     """
     try:
         checked = check_call(manifest, files, **{"digests": Digests()} | call)
