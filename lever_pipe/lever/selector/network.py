@@ -110,8 +110,8 @@ class PointerSelector(nn.Module):
     def following(self, encoded: Encoded, selections_BGS: Tensor, *, may_stop: bool = False) -> Tensor:
         """Return the logits `[B, G, S, K]` of each step of given selections, without a mask over earlier picks.
 
-        `selections_BGS` are pool positions in 0..K-1; with `may_stop`, K marks the end of a selection. A head that ranks
-        once gives the same K logits for every step of a query, and `first` computes them faster. With `may_stop`, a
+        `selections_BGS` are pool positions in 0..K-1; with `may_stop`, K marks the end of a selection. A head that
+        ranks once gives the same K logits for every step of a query, and `first` computes them faster. With `may_stop`, a
         head that stops gives K + 1 logits.
         """
         v = encoded.candidates

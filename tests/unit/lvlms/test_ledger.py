@@ -181,7 +181,7 @@ def test_without_room_rows_stay_in_memory_and_are_written_when_there_is_some(
             ledger.put(f"{i:064x}", {"text": str(i)})
         ledger.flush()
         assert [ledger.get(f"{i:064x}") for i in range(n)] == [{"text": str(i)} for i in range(n)]
-        assert caplog.text.count("answers are not kept: [Errno 28]") == 1
+        assert caplog.text.count("answers stay in memory until they can be written: [Errno 28]") == 1
         patch.setattr(os, "fsync", lambda _: full(errno.EIO))
         with pytest.raises(OSError, match="Input/output"):
             ledger.flush()
