@@ -111,8 +111,8 @@ class PointerSelector(nn.Module):
         """Return the logits `[B, G, S, K]` of each step of given selections, without a mask over earlier picks.
 
         `selections_BGS` are pool positions in 0..K-1; with `may_stop`, K marks the end of a selection. A head that
-        ranks once gives the same K logits for every step of a query, and `first` computes them faster. With `may_stop`, a
-        head that stops gives K + 1 logits.
+        ranks once gives the same K logits for every step of a query, and `first` computes them faster. With
+        `may_stop`, a head that stops gives K + 1 logits.
         """
         v = encoded.candidates
         require_shapes(candidates_BKH=v, selections_BGS=selections_BGS)

@@ -145,7 +145,7 @@ class Ledger:
         retained = path is not None and _append(path, content, mode="r+b")
         while not retained:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # A name that is never used twice: `read_files` skips a file whose name and inode it knows, and inodes are reused.
+            # A name is never used twice: `read_files` skips a known pair of name and inode, and inodes are reused.
             path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
             retained = _append(path, content, mode="xb")
         self._path = path
