@@ -93,7 +93,7 @@ class PolicyTerms:
     total: Tensor
     """The loss to minimize."""
     mean_ratio: Tensor
-    """Mean of rho: policy / behavior in `on_policy_terms`, policy / reference in `grpo_terms`; 1 while both are equal."""
+    """Mean of policy / behavior in `on_policy_terms`, of policy / reference in `grpo_terms`; 1 while both are equal."""
     clip_fraction: Tensor
     """Share of valid selections without gradient because of the clip; 0 without a clip."""
     mean_advantage: Tensor
