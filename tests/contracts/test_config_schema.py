@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 BELOW = {"grid_okvqa": "okvqa_qwen2_5_vl_3b"}
-"""Configurations that are laid over another one than config.yaml, as their heads say."""
+"""Configurations on top of another one than config.yaml, as their headers state."""
 
 
 def merged(path: Path) -> dict[str, object]:

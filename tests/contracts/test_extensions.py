@@ -1,4 +1,4 @@
-"""What a user adds beside the package is found by its name, used by its stage, and part of the stage's identity."""
+"""A user's plugin outside the package is found by its name, used by its stage, and part of the stage's identity."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read(files, options):
 
 @pytest.fixture
 def plugin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder outside the package's tree that holds plugins; what was imported from it is forgotten afterwards."""
+    """A folder of plugins outside the package's tree; their imports are removed from the module cache afterwards."""
     folder, before = tmp_path / "mine", set(sys.modules)
     monkeypatch.setenv(VARIABLE, str(folder))
     _forget()
@@ -217,7 +217,7 @@ def test_a_data_set_is_one_file(plugin_folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_and_a_sentence_are_one_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stand in CONTRIBUTING.md; the pages have the table with the numbers of the rows, in both languages."""
+    """They are in CONTRIBUTING.md; the pages have the table with the numbers of the rows, in both languages."""
     (function,) = (block for block in PYTHON if "-> Table" in block)
     (sentence,), (chinese,) = (re.findall(f"```{of}\n(.*?)```", EXAMPLES, flags=re.DOTALL) for of in ("jinja", "po"))
     assert len([*function.split("\n"), *sentence.split("\n"), *chinese.split("\n")]) < 25

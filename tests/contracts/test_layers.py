@@ -1,4 +1,4 @@
-"""Imports go down the rooms, and neighbours do not know each other."""
+"""Imports go down the layers, and neighbors do not import each other."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_package_files_hold_a_docstring_only() -> None:
 
 
 def imported_modules(stage: str) -> set[str]:
-    """Return the files that the code of a stage lies in, also those of which it uses one declaration."""
+    """Return the files with the code of a stage, including files that provide only one declaration."""
     names = {location for name in modules_of(stage) for location in (name, name.rpartition(".")[0])}
     return {name for name in names if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
 

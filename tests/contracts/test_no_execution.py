@@ -1,4 +1,4 @@
-"""Nothing that this package reads is ever executed: told from its syntax, so that a name in a comment is none."""
+"""The package never executes its inputs: checked by syntax, so that names in comments do not count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORBIDDEN_CALLS = {
     "pd.eval", "shutil.unpack_archive", "runpy.run_path", "tempfile.mktemp",
 }  # fmt: skip
 ALLOWED = {"lever_pipe/commands/convert_tool.py": ["torch.load"]}
-"""What a module may do all the same: `convert`, which no stage imports, reads .bin weights."""
+"""Exceptions: `convert`, which no stage imports, reads .bin weights."""
 # SafeLoaders that refuse repeated keys, and the library's compiled one, which makes plain values alone as they do.
 SAFE_LOADERS = {"_Strict", "_Reader", "_WordReader", "yaml.CSafeLoader"}
 
@@ -33,7 +33,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def problems(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module does that could run what it reads."""
+    """Yield a module's operations that could execute its input."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):

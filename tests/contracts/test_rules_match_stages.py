@@ -30,7 +30,7 @@ def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
     by_role = {role: {name for name, of in text.items() if of.role is role} for role in Role}
     assert set(rule.input.keys()) == by_role[Role.INPUT]
     assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"manifest"}
-    # The name of a file in the manifest and in the store says whether it is a member of a list.
+    # The name of a file in the manifest and in the store marks members of a list.
     named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "manifest")]
     plugins = {name: not isinstance(path, str) for name, path in named if not callable(path)}
     assert plugins == {name: text[name].several for name in plugins}

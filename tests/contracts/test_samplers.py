@@ -35,7 +35,7 @@ def unit_rows(seed: int, n: int) -> np.ndarray:
 
 
 # 60 train examples on 20 images: 3i, 3i + 1 and 3i + 2 show image i. Evaluation query q has the vectors of train
-# example q but an image of its own, so that its nearest neighbour is train example q.
+# example q but with its own image, so that its nearest neighbor is train example q.
 TRAIN = [example(i, image_digest=f"image{i // 3}") for i in range(N)]
 EVAL = [example(i, image_digest=f"other{i}") for i in range(N)]
 IMAGES, QUESTIONS = np.repeat(unit_rows(0, N // 3), 3, axis=0), unit_rows(1, N)
@@ -109,7 +109,7 @@ def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
 
 @every_plugin
 def test_an_eval_query_shares_only_its_number_with_a_train_example(name: str) -> None:
-    # Each pool holds 16 of 60, so at least one of the 60 holds the train example of its own number.
+    # Each pool contains 16 of 60, so at least one of the 60 contains the train example of its own number.
     assert any(query in candidates for query, candidates in pools(name, split="eval").items())
 
 
@@ -160,7 +160,7 @@ def test_mixture_has_the_published_shares() -> None:
 def test_mixture_holds_the_nearest_of_both_kinds() -> None:
     for query in (0, 31, 59):
         sampled = pools("mixture", [query])[query]
-        # A quarter of 16 comes from each kind, after the uniform half: the nearest 4 are always in.
+        # A quarter of 16 is of each kind, after the uniform half: the nearest 4 are always in.
         for name in ("image_similarity", "text_similarity"):
             assert set(pools(name, [query])[query][:4]) <= set(sampled)
 

@@ -1,4 +1,4 @@
-"""Whatever a value of the configuration, a path or a wildcard holds, a rule's command takes it as one word."""
+"""A rule's command takes every value of the configuration, path or wildcard as one word, whatever it contains."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_not_quoted_is_a_number_or_a_word() -> None:
 
 
 def words_of(command: str, folder: Path, **values: object) -> list[str]:
-    """Run a command with a `python` that only tells its words, and return those that came into its log."""
+    """Run a command with a `python` that only prints its words, and return the words in its log."""
     text = render(command, **values)
     script = "python() { printf '%s\\0' \"$@\"; }\n" + text
     subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, check=True, timeout=20)

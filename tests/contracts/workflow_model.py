@@ -15,7 +15,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"rl_data": {"import_from": "rl_data_k64_v3.json"}},
     {"intention": {"engine": "verl"}},
 )
-"""Configurations that hold every rule between them."""
+"""Configurations that together cover every rule."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from lever_pipe.stages.agent_training import train_agent
 PRODUCTION = TinyQwen3(hidden=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp=3072, positions=1024)
 TOY = TinyQwen3(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=48, positions=1024)
 VOCABULARY = 151_936
-"""Words, as many as Qwen3 has tokens: those of the embedded world first. A random policy's turns run to their limit."""
+"""Words, as many as Qwen3 has tokens, with the embedded world's first. A random policy's turns run to their limit."""
 STEPS = 3
 
 

@@ -1,4 +1,4 @@
-"""The whole workflow in the environment of vLLM, at toy size: its tables are those of the packed engine."""
+"""The whole workflow in the environment of vLLM, at toy size: its tables equal the packed engine's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vllm
 ROOT = Path(__file__).parents[2]
 OF_VLLM = "lvlm={engine: vllm, vllm: {memory_share: 0.1, eager: true, image_cache_gb: 0.1}}"
 TOLERANCE = 1e-5
-"""Of rewards that are probabilities, which two engines sum in another order, and of what is trained on them."""
+"""Tolerance for rewards that are probabilities, which two engines sum in another order, and for results trained on them."""
 
 
 def ran(results: Path, *settings: str) -> Path:

@@ -33,7 +33,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     location, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
-    # What `vllm serve` runs; the command itself looks for a package of that name, which the one for CPUs has not.
+    # The module of `vllm serve`; the command itself looks for a package of that name, which the CPU build lacks.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", LVLM, "--served-model-name", NAME]
     command += [*OWN, "--host", "127.0.0.1", "--port", port]
     alone = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -24,7 +24,7 @@ JOB_COUNT = re.compile(r"^(\w+)\s+(\d+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Project:
-    """A copy of the project in which a test may edit anything."""
+    """A copy of the project for a test to edit."""
 
     folder: Path
     fresh: bool = field(default=False, kw_only=True)
@@ -32,7 +32,7 @@ class Project:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return an environment in which the copy, not the installed package, is what jobs and workflow import."""
+        """Return an environment in which jobs and workflow import the copy, not the installed package."""
         return os.environ | {"PYTHONPATH": str(self.folder), "OMP_NUM_THREADS": "1"}
 
     def command(self, *words: str) -> list[str]:
@@ -40,15 +40,15 @@ class Project:
         return [sys.executable, "-m", "snakemake", "--configfile", "config/smoke.yaml", *words]
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake without the smoke configuration; stdout holds everything it said."""
+        """Run Snakemake without the smoke configuration; stdout contains its whole output."""
         return warm.run("snakemake", list(words), self.folder, self.environment, fresh=self.fresh)
 
     def snakemake(self, *words: str) -> str:
-        """Run Snakemake on the smoke configuration and return what it said."""
+        """Run Snakemake on the smoke configuration and return its output."""
         return _checked(self.call("--configfile", "config/smoke.yaml", *words))
 
     def tool(self, *words: str) -> str:
-        """Run one tool of the package and return what it said."""
+        """Run one tool of the package and return its output."""
         return _checked(warm.run("lever_pipe", list(words), self.folder, self.environment))
 
     def planned(self, *words: str) -> dict[str, int]:
@@ -83,7 +83,7 @@ def copy_project(folder: Path, *, store: bool = True) -> Project:
     for part in CODE:
         source = ROOT / part
         if source.is_dir():
-            shutil.copytree(source, folder / part)  # bytecode too, which is valid: times are copied
+            shutil.copytree(source, folder / part)  # includes bytecode; it stays valid because times are copied
         else:
             shutil.copy2(source, folder / part)
     if not store:
@@ -102,7 +102,7 @@ def begin(folder: Path, finished: Project) -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """Return a project in which nothing has run."""
+    """Return a project without any results."""
     return copy_project(tmp_path)
 
 
@@ -124,7 +124,7 @@ def _read_code_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
-    """Return a project whose smoke run is complete; nobody may change it.
+    """Return a project whose smoke run is complete; tests must not change it.
 
     It is made once for all workers of this session, or, in a folder that `LEVER_PIPE_FINISHED` names, once for all
     sessions of the same files.

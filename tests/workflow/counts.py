@@ -9,7 +9,7 @@ ON_POLICY_EPOCHS, DISTIL_EPOCHS = 6, 2
 EXTRA_OBJECTIVES = {"train_distil_epoch": DISTIL_EPOCHS, "train_continued_epoch": 2}
 # Emulated: 2 RCE epochs, three betas from the second; three arms.
 EMULATED_RCE, EMULATED_GRPO, ARMS = 2, 3, 3
-# Every number of the report comes from the evidence: what changes one rewrites the figures and the pages.
+# Every number of the report comes from the evidence: a changed number rewrites the figures and the pages.
 FROM_EVIDENCE = dict.fromkeys(("collect_evidence", "plot_figures", "build_report"), 1)
 OF_SELECTORS = ("collect_results", "collect_lineage", "collect_samples", "compare_policies", "measure_drift")
 WITHOUT_CONTROLS = dict.fromkeys(OF_SELECTORS, 1) | FROM_EVIDENCE

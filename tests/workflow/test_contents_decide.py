@@ -49,7 +49,7 @@ LONG_AGO = 1_600_000_000
 
 
 def ran(text: str) -> dict[str, int]:
-    """Return how many jobs of each rule were started, by the log that Snakemake names at its end."""
+    """Return the number of started jobs by rule, from the log that Snakemake names at its end."""
     logged = LOG.search(text)
     text = Path(logged[1]).read_text() if logged else text
     rules = dict(FINISHED.findall(text))
@@ -57,7 +57,7 @@ def ran(text: str) -> dict[str, int]:
 
 
 def run(project: Project, *words: str) -> dict[str, int]:
-    """Run and return how many jobs of each rule were started."""
+    """Run and return the number of started jobs by rule."""
     return ran(project.snakemake("--cores", "2", *words))
 
 
@@ -77,7 +77,7 @@ def flipped(path: Path) -> Iterator[None]:
     """Flip the last bit of the last tensor for the time of the block; in a file of another time than its job's."""
     with selected(path) as content:
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        os.utime(path, (LONG_AGO, LONG_AGO))  # else it would depend on how long ago the job has ended
+        os.utime(path, (LONG_AGO, LONG_AGO))  # else it would depend on the time since the end of the job
         yield
 
 
@@ -85,7 +85,7 @@ Change = Callable[[Project], AbstractContextManager[object]]
 
 
 class Scenario(NamedTuple):
-    """A change, how many jobs of the whole run are planned after it, and what is computed for one file."""
+    """A change, the number of planned jobs of the whole run after it, and the jobs that one file needs."""
 
     change: Change
     planned: int
@@ -119,7 +119,7 @@ def edit(name: str, old: str, new: str) -> Change:
 
 
 def forgetful(change: Change) -> Change:
-    """Return a change after which Snakemake has no record of any job."""
+    """Return a change that deletes Snakemake's record of all jobs."""
 
     def of(project: Project) -> AbstractContextManager[object]:
         shutil.rmtree(project.folder / ".snakemake")
@@ -162,7 +162,7 @@ SCENARIOS = {
         edit(SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
         14, {"train_grpo_epoch": 1}, BETA_MORE,
     ),
-    "an epoch more": Scenario(  # of beta 0; the long run has trained that of beta 0.15 already
+    "an epoch more": Scenario(  # of beta 0; the long run has already trained the one of beta 0.15
         edit(SMOKE, "grpo_epochs: 2", "grpo_epochs: 3"),
         14, {"train_grpo_epoch": 1}, EPOCH_MORE,
     ),
@@ -251,12 +251,12 @@ class TestRecords:
             )
             assert planned.keys() >= computing
             assert not planned.keys() & {"generate_world", "prepare_examples", "prepare_tasks"}
-            # What collects from manifests has read others.
+            # A stage that collects from manifests has read others.
             assert not smoke.planned("--config", "rerun_on_library_versions=false").keys() & computing
         assert smoke.planned() == {}
 
     def test_files_without_their_manifest_are_not_trusted(self, smoke: Project) -> None:
-        """As after a kill between them; Snakemake itself misses no file that nobody reads."""
+        """As after a kill between them; Snakemake itself does not miss a file without readers."""
         manifest = smoke.folder / Path(RCE).with_name("run.json")
         manifest.unlink()
         assert smoke.planned()["train_rce_epoch"] == 1
@@ -342,7 +342,7 @@ class Own:
         image, *others = self.images(split)
         with selected(image):
             try:
-                change(image, others[change is _link])  # each change has content of its own, which no store has yet
+                change(image, others[change is _link])  # each change has unique content, so no store has it yet
                 yield image
             finally:
                 image.unlink(missing_ok=True)  # it may be a link by now

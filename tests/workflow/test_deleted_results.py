@@ -1,4 +1,4 @@
-"""What a run has made comes back when it is deleted, whether or not another job reads it."""
+"""A deleted result of a run is made again, whether or not another job reads it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.workflow
 
 RESULTS = Path("results/smoke")
 NOTES = {"log.txt"}
-"""What tells of jobs, and is no result."""
+"""Records of jobs, not results."""
 PLACEHOLDERS = {"preset~P": "preset~*", "arm~A/seed~S": "arm~*/seed~*", "NAME": "*", "...": "**"}
 DELETED = {
     "lever/tables": "collect_results",
@@ -34,7 +34,7 @@ DELETED = {
     "lever/emulation/scores.csv": "score_emulation",
     "intention/arm~baseline/seed~0/best": "train_agent",
 }
-"""Something of each kind, and who makes it: folders, what nobody reads, what lies in a folder, steps on the way."""
+"""One result of each kind and its rule: folders, files without readers, files in a folder, intermediate steps."""
 
 
 def listed(page: Path, below: str) -> Iterator[str]:
@@ -63,7 +63,7 @@ def test_every_listed_result_is_made_by_the_plain_call(smoke: Project) -> None:
 
 
 def test_what_is_deleted_is_planned_and_comes_back(smoke: Project, tmp_path: Path) -> None:
-    """First a folder, then a file that lies in it together with all others."""
+    """First a folder, then a file in it, together with all others."""
     for names in (["lever/tables"], [name for name in DELETED if name != "lever/tables"]):
         for name in names:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def test_what_is_deleted_is_planned_and_comes_back(smoke: Project, tmp_path: Pat
 
 
 def test_a_target_brings_back_what_it_needs_only(smoke: Project, tmp_path: Path) -> None:
-    """So whoever has removed large files on purpose asks for results by name."""
+    """So after removing large files on purpose, a user requests results by name."""
     checkpoint = smoke.folder / RESULTS / "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
     checkpoint.rename(tmp_path / "aside")
     assert smoke.planned("--", str(RESULTS / "report.html")) == {}

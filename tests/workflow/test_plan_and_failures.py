@@ -1,4 +1,4 @@
-"""What `plan` says before a run and what the run says at its end when jobs fail, by Snakemake itself."""
+"""The output of `plan` before a run, and the report on failed jobs at its end, from Snakemake itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ onerror:
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run the jobs and return what they said at the end."""
+    """Run the jobs and return the output at the end."""
     (folder / "Snakefile").write_text(JOBS)
     return snakemake(folder, *words)[0]
 
@@ -73,7 +73,7 @@ def snakemake(folder: Path, *words: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet", "all"]], ids=" ".join)
 def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path: Path, quiet: list[str]) -> None:
-    """`bad`, `gone` and `killed` fail twice; `late` comes at its second attempt; only `after` needs a failed job."""
+    """`bad`, `gone` and `killed` fail twice; `late` succeeds at its second attempt; only `after` needs a failed job."""
     text = run(tmp_path, "--keep-going", "--retries", "1", *quiet)
     table = text.rpartition("3 jobs failed:")[2]
     for rule, messages in (("bad", "ConfigError: expected a; found b. Do c."), ("gone", "gone.txt (missing locally")):
@@ -107,7 +107,7 @@ def planned(project: Project, *words: str) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> dict[str, int]:
-    """Return the times of all files but caches: Python's, and those of times and digests that every dry run leaves."""
+    """Return the times of all files but caches: Python's, and the caches of times and digests that every dry run writes."""
     caches = {"__pycache__", "iocache", "digests.json"}
     paths = (path for path in folder.rglob("*") if path.is_file() and not caches & set(path.parts))
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}
@@ -148,7 +148,7 @@ def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project
 
 
 def test_a_plan_for_a_cluster_keeps_the_threads_that_rules_ask_for(untouched: Project) -> None:
-    """A dry run without cores has one; the jobs on the nodes have theirs, and an hour where the rule says nothing."""
+    """A dry run without cores has one; the jobs on the nodes have theirs, and an hour if the rule sets none."""
     words = ["--workflow-profile", "profiles/slurm", "--set-threads", "generate_world=8", "--", WORLD]
     (world,) = planned(untouched, *words)["rules"]
     assert world["at_most"] == {"gpu": 0, "cpu": 8}
@@ -218,7 +218,7 @@ onsuccess:
 
 
 def test_as_a_module_of_another_folder_it_has_the_users_configuration(untouched: Project, tmp_path: Path) -> None:
-    """The folder holds two files; what the workflow ships is found from its own place, the package too."""
+    """The folder has two files; the workflow finds its own files and the package relative to itself."""
     values = yaml.safe_load((untouched.folder / "config.yaml").read_text())
     update_config(values, yaml.safe_load((untouched.folder / "config/smoke.yaml").read_text()))
     update_config(values, {"results": "mine", "data": {"world": {"n_train": 500}}})

@@ -30,7 +30,7 @@ RAW = (
 
 
 def test_the_production_experiment_is_the_published_one() -> None:
-    """Laid over config.yaml, no value of the embedded world is left."""
+    """On top of config.yaml, it replaces every value of the embedded world."""
     values = yaml.safe_load((ROOT / "config.yaml").read_text())
     update_config(values, yaml.safe_load((ROOT / CONFIG[1]).read_text()))
     merged, published = parse_experiment(values), Experiment()

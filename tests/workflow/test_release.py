@@ -1,4 +1,4 @@
-"""What `release` writes, used as its own model card says, where there is no Snakemake: it does what the results say."""
+"""Output of `release`, used by its own model card without Snakemake: it reproduces the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RELEASED |= {checkpoint: (AGENT, checkpoint, PLAY_SCRIPT) for checkpoint in ("la
 
 
 class Released(NamedTuple):
-    """What was released, beside which its evaluation lies, and what its model card's lines find."""
+    """A release, the evaluation next to it, and the output of its model card's code."""
 
     out: Path
     model_card: ModelCard
@@ -72,7 +72,7 @@ class Released(NamedTuple):
 
 @pytest.fixture(scope="module")
 def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Released]:
-    """Release policies and agents, and run the Python of each model card beside its folder, and then more."""
+    """Release policies and agents, and run the Python of each model card next to its folder, and then more."""
     outs, model_cards, calls = [], [], []
     for policy, checkpoint, then in RELEASED.values():
         others = tmp_path_factory.mktemp("released")
@@ -92,7 +92,7 @@ def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 def require_fit_for_others(project: Project, out: Path, model_card: ModelCard) -> None:
-    """The model card says what this is, and no file of the folder anything of this machine."""
+    """The model card describes the release, and no file of the folder names this machine."""
     assert model_card.data.license == "apache-2.0"
     data = {(of.dataset_type, of.dataset_name) for of in model_card.data.eval_results}
     assert data == {("lever-pipe-embedded-world", "embedded world")}

@@ -103,7 +103,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
         {"build_report": 1},
     ),
 }
-"""Edits of files, of both studies where there are two, and all jobs that they plan."""
+"""Edits of files, of both studies if there are two, and all jobs that they plan."""
 
 
 @pytest.mark.parametrize(("edits", "expected"), EDITS.values(), ids=EDITS)
@@ -117,7 +117,7 @@ def test_an_edit_plans_exactly_its_jobs(
 
 
 def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
-    """What changes a score is seen although its batch is answered again for the sake of others."""
+    """A changed score is detected although its batch is answered again because of others."""
     with (
         smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
         smoke.edited("config/smoke.yaml", "n_random_subsets: 3", "n_random_subsets: 4"),
@@ -126,7 +126,7 @@ def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
 
 
 def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
-    """In each study a value beside the swept arm's: the runs of a whole arm of selectors, and one of the agent."""
+    """In each study one more value of the swept arm: the runs of a whole arm of selectors, and one of the agent."""
     rate = "sweeps: [{name: rate, arm: world, over: {rce.learning_rate: [1.0e-4]}}]\n"
     kl = "  sweeps: [{name: kl, arm: baseline, over: {kl: [0, 1]}}]\n"
     with (
@@ -156,7 +156,7 @@ def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
-    """All at once: times of files, how jobs are run and reached, a remark, a plugin and a preset that nobody names."""
+    """All at once: times of files, how jobs are run and reached, a comment, an unused plugin and an unused preset."""
     touched = (
         "world/mscoco_val2014_annotations.json",
         "lever/embeddings/train.safetensors",

@@ -1,4 +1,4 @@
-"""What a job finished after its main process was killed is checked by its manifest, not trusted and not made again."""
+"""A job that finished after its main process was killed is checked by its manifest, not trusted and not rerun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make(project: Project, *words: str) -> None:
 
 
 def test_an_unseen_job_counts_for_its_own_configuration_only(tmp_path: Path) -> None:
-    """Where Snakemake has the record of a job before: it plans by that, and the job is skipped."""
+    """If Snakemake has the record of a job from before, it plans by that record, and the job is skipped."""
     project = copy_project(tmp_path, store=False)
     records, before = project.folder / RECORDS, project.folder / "before"
     make(project)

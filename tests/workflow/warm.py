@@ -37,7 +37,7 @@ LIBRARIES = (
     "yaml",
     "yte",
 )
-"""What a dry run imports beside `lever_pipe`; no module that a job computes with."""
+"""Imports of a dry run next to `lever_pipe`; no module that a job computes with."""
 PLANNING = ("invocation", "agent_plan", "grid_plan", "failures", "sizing", "checks.doctor")
 """What of `lever_pipe.runtime` the workflow imports."""
 OF_JOBS = (
@@ -47,7 +47,7 @@ OF_JOBS = (
 THREADS = "OMP_NUM_THREADS"
 
 codes: Path | None = None
-"""Where the first process that reads the code of all stages writes it for others whose files are the same."""
+"""Cache file: the first process that reads the code of all stages writes it for others with the same files."""
 
 forking = multiprocessing.get_context("forkserver")
 forking.set_forkserver_preload(list(LIBRARIES))
@@ -57,10 +57,10 @@ own = multiprocessing.get_context("fork")
 def run(
     module: str, words: list[str], folder: Path, environment: Mapping[str, str], *, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE WORDS` in a folder; stdout holds everything it said.
+    """Run `python -m MODULE WORDS` in a folder; stdout contains its whole output.
 
     Args:
-        fresh: whether its jobs come as a user's do: fresh processes, and forks of a server of its own.
+        fresh: whether its jobs start as a user's do: as fresh processes, and forks of a separate server.
     """
     package = [(path.stat().st_mtime_ns, str(path)) for path in sorted((folder / "lever_pipe").rglob("*.py"))]
     # With another number of threads libraries would have to be imported anew.
@@ -77,7 +77,7 @@ def run(
 
 @lru_cache(maxsize=3)
 def _commands(folder: Path, package: tuple[tuple[int, str], ...]) -> connection.Connection:
-    """Return what takes commands of a folder whose package has these files, as long as anybody holds it."""
+    """Return a server of commands for a folder whose package has these files, as long as it is in use."""
     ours, theirs = forking.Pipe()
     with theirs:
         forking.Process(target=_take_commands, args=(theirs, folder, codes)).start()
@@ -100,7 +100,7 @@ def _take_commands(commands: connection.Connection, folder: Path, codes: Path | 
             snapshot.code_of(stage, ())
         if codes is not None and not codes.exists():
             snapshot.remember_codes(codes)
-    gc.freeze()  # no search for garbage looks through what is imported, or copies its pages
+    gc.freeze()  # garbage collection skips the imported objects, and does not copy their pages
     gc.enable()
     while True:
         try:
@@ -128,14 +128,14 @@ def _become(
     sys.argv = [sys.argv[0], *words]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:  # as an interpreter ends, which a process of `multiprocessing` does not
+    finally:  # as at the end of an interpreter, which `multiprocessing` skips
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
 
 
 @cache
 def _lender() -> tuple[bytes, connection.Connection]:
-    """Return where to ask for servers of jobs, as long as anybody holds it."""
+    """Return the address of the servers of jobs, as long as it is in use."""
     ours, theirs = forking.Pipe()
     with theirs, socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")  # the kernel finds a name
@@ -146,13 +146,13 @@ def _lender() -> tuple[bytes, connection.Connection]:
 
 @atexit.register
 def _let_go() -> None:
-    """Let all processes end, which whoever started them waits for."""
+    """End all processes that their parent waits for."""
     _commands.cache_clear()
     _lender.cache_clear()
 
 
 def _borrow(lender: bytes) -> None:
-    """Let this process ask for servers of its jobs, from the first on, but for those of another path or threads."""
+    """Let this process use servers for its jobs from the first on, except for jobs of another path or threads."""
     forks: Any = import_module("lever_pipe.runtime.forks")
     invocation: Any = import_module("lever_pipe.runtime.invocation")
     forks.FROM_JOB = invocation.WORTH_A_SERVER = 1
@@ -177,7 +177,7 @@ def _borrow(lender: bytes) -> None:
 
 
 def _lend(listener: socket.socket, held: connection.Connection) -> None:
-    """Import what jobs import when somebody asks for a server, and fork one for whoever does."""
+    """Import the modules of jobs on a client's first request, and fork a server for each client."""
     while held not in connection.wait([listener, held]):
         asking, _ = listener.accept()
         with asking:
@@ -195,7 +195,7 @@ def _serve(asking: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(requested["environment"])
     sys.path.insert(0, requested["folder"])
-    torch = sys.modules.pop("torch")  # or the numeric path would be one that nobody has chosen
+    torch = sys.modules.pop("torch")  # else the numeric path would not be the chosen one
     forks = import_module("lever_pipe.runtime.forks")
     sys.modules["torch"] = torch
     forks.serve(socket.socket(fileno=descriptor), requested["modules"])

@@ -1,4 +1,4 @@
-"""Digests follow what a file holds, and a remembered digest is never that of another content."""
+"""Digests follow a file's content, and a cached digest never belongs to other content."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class TestMemory:
         assert digests.of(old) == digest(old)
 
     def test_another_content_at_the_very_same_time_is_read(self, old: Path) -> None:
-        """`os.utime` restores the time of the content, never that of the inode."""
+        """`os.utime` restores the content's time, never the inode's."""
         digests, stat = Digests(), old.stat()
         before = digests.of(old)
         tick(old.parent)

@@ -1,4 +1,4 @@
-"""A model folder with something missing or cut is told from a whole one, without reading a weight."""
+"""Detect a model folder with a missing or truncated file without reading a weight."""
 
 from __future__ import annotations
 
@@ -92,4 +92,4 @@ def test_a_full_disk_is_no_broken_model(folder: Path) -> None:
     with pytest.raises(OSError, match="No space left"), model_folders.readable(folder, "tokenizer"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # as of a progress bar in a log there
     with pytest.raises(CheckpointError, match="found OSError: no x"), model_folders.readable(folder, "tokenizer"):
-        raise OSError("no x")  # as the libraries say it
+        raise OSError("no x")  # in the libraries' wording

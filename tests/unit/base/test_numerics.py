@@ -1,4 +1,4 @@
-"""The numeric path is chosen before torch is imported, whatever of the package comes first; the user's word wins."""
+"""The numeric path is chosen before torch is imported, independent of import order; the user's value has priority."""
 
 from __future__ import annotations
 

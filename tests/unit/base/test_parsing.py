@@ -175,7 +175,7 @@ def test_a_broken_rule_is_the_one_problem_and_says_what_to_do(values: dict[str, 
         {"data": {"train_image_name": "{image_id}"}},
         drawing({"shots": [1, 16]}) | {"pools": {"size": 16}},
         drawing({"group": 1, "advantages": "batch"}),
-        {"presets": {"published": {"on_policy": {"shots": [16]}}}, "pools": {"size": 15}},  # nobody draws
+        {"presets": {"published": {"on_policy": {"shots": [16]}}}, "pools": {"size": 15}},  # no policy samples
         {"presets": {"published": {"selector": {"head": "gru"}}}, "emulate": None},
         {"presets": {"published": {}, "gru": {"selector": {"head": "gru"}}}},
         {"arms": [ARM | {"seeds": [3, 4], "on_policy": {"seeds": [4], "extra_objectives": []}}]},

@@ -1,4 +1,4 @@
-"""Names of policies: what is written is read back, and what is no name is refused."""
+"""Names of policies: written names parse back, and invalid names are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ seeds = st.none() | counts
 betas = st.floats(0, 1e6, allow_nan=False)
 words = st.from_regex(r"[a-z][a-z0-9_.-]{0,12}", fullmatch=True)
 
-EXAMPLES = {  # name -> what it is called, its base, batch and mode
+EXAMPLES = {  # name -> its label, base, batch and mode
     "baseline/oracle": ("baseline oracle", None, "baseline", ""),
     "baseline/random-3": ("baseline random-3", None, "baseline", ""),
     "preset~p/init/seed~3": ("initialisation of seed 3 (p)", None, "preset~p/seed~3", ""),

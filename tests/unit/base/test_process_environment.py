@@ -48,7 +48,7 @@ def test_a_variable_of_the_caller_breaks_no_job(code: str, variables: dict[str, 
 
 
 def test_packages_of_another_python_do_not_hide_ours(tmp_path: Path) -> None:
-    """As `module load` of a cluster leaves it: PYTHONPATH=/apps/python/3.9/lib/python3.9/site-packages."""
+    """As after `module load` on a cluster: PYTHONPATH=/apps/python/3.9/lib/python3.9/site-packages."""
     foreign, own = tmp_path / "lib/python3.9/site-packages", tmp_path / "plugins"
     foreign.mkdir(parents=True)
     (foreign / "numpy.py").write_text("raise ImportError('of another Python')\n")

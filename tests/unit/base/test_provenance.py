@@ -344,7 +344,7 @@ DECLARED = [f"experiment.{n}" for n in (*CONFIGS, "stage_configs", "agent_stage_
 
 @cache
 def held(model: type[BaseModel]) -> set[str]:
-    """Return what a model is made of, as `experiment.config.Grpo`: itself, its bases and all models that they name."""
+    """Return the dependencies of a model such as `experiment.config.Grpo`: itself, its bases and all named models."""
     todo, found = [model], set[str]()
     while todo:
         one = todo.pop()
@@ -379,7 +379,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def test_each_class_of_the_configuration_is_code_of_the_stages_that_use_it_alone() -> None:
-    """What pydantic's models hold, against what syntax trees say of each class and stage."""
+    """The fields of pydantic's models, against the syntax trees of each class and stage."""
     declaring = [vars(import_module(f"lever_pipe.{name}")) for name in DECLARED]
     models = {name: of for names in declaring for name, of in names.items() if is_model(of)}
     missed, needless, known = [], [], set[str]()

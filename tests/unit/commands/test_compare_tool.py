@@ -119,7 +119,7 @@ def test_equal_differences_of_two_runs_are_counted(tmp_path: Path) -> None:
 def test_results_that_differ_stand_with_both_values(
     runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Single seeds, single shot counts, training metrics and comparisons are left to the tables."""
+    """Single seeds, single shot counts, training metrics and comparisons are only in the tables."""
     at = "accuracy:samples=40:shots=mean"
     assert main(["compare", *map(str, runs)]) == 0
     settings, results = capsys.readouterr().out.split("Results that differ")

@@ -1,4 +1,4 @@
-"""Every environment holds the versions of the lock file, and the main process needs no torch."""
+"""Every environment has the versions of the lock file, and the main process needs no torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_rules_have_all_that_the_project_needs() -> None:
 
 
 def test_the_main_process_plans_without_the_packages_of_the_rules(tmp_path: Path) -> None:
-    """As in the environment `orchestrator`: what is not in it cannot be imported."""
+    """As in the environment `orchestrator`: imports of other packages fail."""
     assert not pins("orchestrator").keys() & {name.lower() for name in (*HEAVY, "pillow")}
     for name in HEAVY:
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name}: not in this environment')\n")

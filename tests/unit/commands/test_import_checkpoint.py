@@ -1,4 +1,4 @@
-"""The original's checkpoints: what each kind holds, that nothing gets lost or made up, and what is refused."""
+"""The original's checkpoints: the contents of each kind, lossless import, and refused files."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_round_trip_gives_equal_logits(tmp_path: Path, layers: int, wrapped: s
 
 
 def test_a_renamed_file_of_nine_tensors_recovers_all_parameters(tmp_path: Path, capsys: Any) -> None:
-    """What the original's evaluation leaves random for its names: half of the network."""
+    """The names that the original's evaluation initializes at random: half of the network."""
     state = {PREFIX + name: tensor for name, tensor in older(state_of(d=512, h=256)).items()}
     assert len(state) == 9
     path, out = saved(tmp_path, {"state_dict": state, "epoch": 0, "global_step": 0}), tmp_path / "out"

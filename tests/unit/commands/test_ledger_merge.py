@@ -26,7 +26,7 @@ THIRD = "ef" * 32
 RED = {"tokens": [7, 2], "text": "red", "token_log_probs": [-0.5, -0.25], "scores": {"7 2": [-0.5, -0.25]}}
 BLUE = {"tokens": [8, 2], "text": "blue", "token_log_probs": [-1.5, -0.125], "beam_score": -1.625}
 
-# One answer of a model: what its rows state, whole or in part, is the same in all files.
+# One answer of a model: its rows, whole or in part, are the same in all files.
 TRUTH = {f"{number:064x}": {**RED, "text": str(number), "scores": {"1": [-1.0], "2": [-2.0]}} for number in range(6)}
 
 

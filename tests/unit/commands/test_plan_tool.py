@@ -1,4 +1,4 @@
-"""What a plan is expected to take and why it runs, from records and manifests laid down by hand."""
+"""A plan's expected duration and reasons, from handwritten records and manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a number back to what made it: which artefacts are on the way, which are not, and how they are told."""
+"""Trace a number to its sources: the artifacts on the way, no others, and their presentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why jobs would run: each kind of root cause, consequences, and how they are told."""
+"""Reasons for reruns: each kind of root cause, consequences, and their presentation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TENSORS = {"head.weight": [1, 2], "head.bias": [3], "body": [4, 5, 6]}
 
 @pytest.fixture(autouse=True)
 def _study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an RCE epoch and the two GRPO epochs that start from it, all as their manifests say."""
+    """Make an RCE epoch and the two GRPO epochs that start from it, with matching manifests."""
     monkeypatch.chdir(tmp_path)
     contents._remembered.cache_clear()
     tree.write("raw.json", "{}")

@@ -31,7 +31,7 @@ def select_baseline(
     config: SelectBaselineConfig,
     runtime: Runtime,
 ) -> list[Any]:
-    """Write what it makes, and state; return what it was called with."""
+    """Write the outputs and the manifest; return the arguments of the call."""
     storage.write_text(state / "step", "1")
     for path in (artefacts, *cells):
         storage.write_text(path, path.name)

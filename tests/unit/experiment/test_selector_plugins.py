@@ -1,4 +1,4 @@
-"""What a configuration may say of networks and heads."""
+"""Valid and invalid configurations of networks and heads."""
 
 from __future__ import annotations
 

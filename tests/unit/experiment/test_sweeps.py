@@ -1,4 +1,4 @@
-"""A sweep is its arms written by hand: the same jobs, one value more the jobs of that value, each mistake told."""
+"""A sweep equals its arms written by hand: the same jobs, one job set per added value, an error for each mistake."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
         sum(job.startswith(f"train_on_policy_epoch preset~{name}/") for job in by_sweep) == 2 * 7
     )  # six betas and REINFORCE
     assert {job for job in by_sweep if by_sweep[job] != by_hand[job]} <= set(SHARED)
-    # What shows the written arms knows no cell, and without sweeps no identity knows the word.
+    # Displays of the written arms ignore cells, and without sweeps no identity contains the word.
     assert plan.displayed_agents(found).arms == plan.displayed_agents(experiment()).arms  # type: ignore[union-attr]
     assert [arm.preset for arm in found.written_arms] == ["world"]
     assert not any('"swe' in spec for spec in by_hand.values())
@@ -90,14 +90,14 @@ VALUES: dict[str, list[Any]] = {
 
 BASE = {"kl": 0, "learning_rate": None, "schedule.kind": "constant", "schedule": {}, "trajectory_score": "sum"}
 BASE |= {"entropy_schedule.kind": "constant"}
-"""What the arm itself has of these; null takes that of `grpo`."""
+"""The arm's own values of these keys; null takes the value of `grpo`."""
 
 
 @settings(max_examples=25)
 @given(st.data())
 def test_one_value_more_is_exactly_its_jobs(data: st.DataObject) -> None:
     """In a grid and in a list, whatever the values: all other arms keep names and identities; a dump parses back."""
-    whole = data.draw(st.booleans())  # a section takes the place of its own keys
+    whole = data.draw(st.booleans())  # a section replaces its own keys
     keys = ["schedule"] if whole else data.draw(subset(sorted(VALUES.keys() - {"schedule"}), 1))
     columns: dict[str, list[Any]] = {key: data.draw(subset(VALUES[key], 2)) for key in keys}
     how, n = data.draw(st.sampled_from(["grid", "list"])), min(map(len, columns.values()))
@@ -111,7 +111,7 @@ def test_one_value_more_is_exactly_its_jobs(data: st.DataObject) -> None:
     is_inside = tuple(BASE[key] for key in columns) in combinations  # then no job is made twice
     assert len(swept([found])) == len(combinations) - is_inside == len(found.cells) - 1
     assert all(re.fullmatch("[a-z][a-z0-9_]{0,63}", name) for name in swept([found]))
-    assert all(value is not None for cell in found.cells for value in cell.values.values())  # defaults are told, too
+    assert all(value is not None for cell in found.cells for value in cell.values.values())  # includes defaults
     old, new, jobs = specs(before), swept([found]) - swept(before.intention.sweeps), specs(after)
     assert {job for job in old if jobs.get(job) != old[job]} <= set(SHARED)
     stages = ("train_agent", "evaluate_agent")
@@ -156,7 +156,7 @@ def test_a_mistake_is_told_with_its_place(text: str, values: dict[str, Any]) -> 
 
 
 def test_other_values_of_one_name_are_other_arms() -> None:
-    """The second takes a digest for its name; without a value, the key tells its default."""
+    """The second is named by a digest; without a value, the key's name gives its default."""
     paths = ["old-1/x.safetensors", "old_1/x.safetensors", ""]
     (found,) = experiment([{"name": "s", "arm": "world", "over": {"start_from": paths}}]).sweeps
     by_path = {cell.values["start_from"]: cell.arm for cell in found.cells}

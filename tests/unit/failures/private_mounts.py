@@ -1,4 +1,4 @@
-"""Scripts that run in a mount namespace of their own: what they mount nobody else sees, and it ends with them."""
+"""Scripts that run in a private mount namespace: their mounts are invisible outside, and end with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _prefix() -> tuple[str, ...]:
 
 
 def privately(*command: str, folder: Path = ROOT, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a command that may mount in a copy of the project; skip the test where this machine lets nobody do that."""
+    """Run a command that may mount in a copy of the project; skip the test if this machine forbids mounts."""
     if not _prefix():
         pytest.skip("needs leave to mount (root, or user namespaces)")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))

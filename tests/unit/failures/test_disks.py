@@ -1,4 +1,4 @@
-"""A write that the machine refuses: what was there stays, nothing is left beside it, and the message names the file."""
+"""A write that the machine refuses: old content stays, no temporary file remains, and the message names the file."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_the_next_writer_removes_what_killed_ones_left_and_nothing_else(tmp_path
         f".{here}.{dead}.01234567.tmp": (young, False),
         f".{here}.{dead}.01234567.other": (old, True),
         f".{here}.{living}.01234567.tmp": (old, True),  # stopped, maybe, but alive
-        f".0badcafe.{dead}.01234567.tmp": (young, True),  # a number of another machine says nothing here
+        f".0badcafe.{dead}.01234567.tmp": (young, True),  # a process ID of another machine is no evidence here
         f".0badcafe.{living}.01234567.tmp": (old, False),
         f".0badcafe.{living + 1}.01234567.tmp": (future, True),  # written by a clock that is ahead
         f".{here}.{dead}.tmp": (old, True),

@@ -15,7 +15,7 @@ def test_token_f1_by_hand() -> None:
     # Bags, not sets: one of two "dog" is matched; 2 * 1 / (2 + 1).
     assert token_f1("dog dog", "dog") == pytest.approx(2 / 3, abs=1e-12)
     assert token_f1("The Two dogs!", "2 dogs") == 1.0
-    assert token_f1("", "a") == 1.0  # the article goes: both are empty
+    assert token_f1("", "a") == 1.0  # the article is removed: both are empty
     assert token_f1("", "dog") == 0.0
 
 

@@ -34,7 +34,7 @@ def check_published_step() -> None:
 
 
 def check_attention_grows_with_the_square() -> None:
-    # dense 0 leaves 12 * (1 + 4) * 2 * 3 * 5; one sequence of 3 has 9 where two of 1 and 2 have 5.
+    # dense 0 keeps 12 * (1 + 4) * 2 * 3 * 5; one sequence of 3 has 9, two of 1 and 2 have 5.
     assert throughput.training_flop(0, [1, 2], head_dim=2, heads=3, layers=5) == 12 * 5 * 30
     assert throughput.training_flop(0, [3], head_dim=2, heads=3, layers=5) == 12 * 9 * 30
     assert throughput.training_flop(7, [1, 2], head_dim=0, heads=3, layers=5) == 6 * 7 * 3
@@ -91,7 +91,7 @@ def test_the_operations_of_two_batches_add_up(first: list[int], second: list[int
         ("NVIDIA H800", 989),
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A800-SXM4-80GB", 312),
-        ("NVIDIA H20", 148),  # a word of its own, not the beginning of H200
+        ("NVIDIA H20", 148),  # a separate word, not the beginning of H200
         ("nvidia h20-3e", 148),
         ("NVIDIA L40", 181),
         ("NVIDIA L20", 119.5),

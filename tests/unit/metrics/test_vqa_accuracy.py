@@ -90,7 +90,7 @@ def test_what_is_normalised_and_when() -> None:
     assert scores("cat", unanimous) == [0.0, 1.0, 0.0]
     assert scores("The cat.", unanimous) == [0.0, 1.0, 0.0]
     assert scores("The cat.", split) == [1.0, 1.0, 0.0]
-    # the first revision leaves the space that the mark at the end became
+    # the first revision keeps the space that replaces the mark at the end
     assert scores("two dogs", ["2 dogs!"] * 5 + ["dogs"] * 5) == [1.0, 1.0, 0.0]
     assert scores("two dogs", ["2 dogs"] * 2 + ["two dogs"] * 8) == [1.0, 1.0, 0.6]
     assert scores(" yes\n", ["yes"] * 10) == [1.0, 1.0, 1.0]

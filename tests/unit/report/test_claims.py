@@ -266,7 +266,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert {of.verdict for of in none.values()} == {UNTESTED}
 
 
-# Ours of the agent: the reference finds a share of the details that rises; `bundle` is behind and catches up.
+# Ours of the agent: the reference finds a rising share of the details; `bundle` trails and catches up.
 def lower_then_higher(arm: str, seed: int, step: int) -> float:
     """Nothing is drawn: an arm finds all details or none, so that every curve is a step."""
     return float(step >= {"baseline": 10, "bundle": 25}.get(arm, 10))
@@ -286,14 +286,14 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Finding]:
 
 
 OURS = {
-    # 0 up to step 20 against the ceiling from step 10 on: behind at steps 10 to 20, together before and after, and so
+    # 0 up to step 20 against the ceiling from step 10 on: lower at steps 10 to 20, together before and after, and so
     # with every seed, so that what differs at all differs with p = 0
     "003-step-10": FAILS,
     "004-late": OPEN,  # equal
     "004-five-steps": FAILS,  # 25 against 10
     "004-faster": FAILS,
     "004-early": HOLDS,
-    "004-sharp-fall": OPEN,  # nobody falls
+    "004-sharp-fall": OPEN,  # no arm falls
     "004-drawdown": OPEN,
     "003-entropy-rises": FAILS,  # it falls by 0.002 a step
     "003-kl-constrained": OPEN,  # it rises by 0.0009 a step throughout

@@ -40,7 +40,7 @@ PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
 
 def ours() -> Lineages:
-    """Return GRPO of four betas, its RCE base, two baselines, on-policy GRPO of two betas and the marks beside it."""
+    """Return GRPO of four betas, its RCE base, two baselines, on-policy GRPO of two betas and extra objectives."""
     manifests = {group(beta): grpo(beta=float(beta)) for beta in BETAS} | {"preset~p/rce/epoch~5": rce()}
     manifests |= {SAMPLED_RUNS.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
     manifests |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}

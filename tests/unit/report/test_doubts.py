@@ -1,4 +1,4 @@
-"""A run whose every answer is wrong, or whose policies are all alike, is told of on the page."""
+"""The page warns of a run with only wrong answers or with equal policies."""
 
 from __future__ import annotations
 

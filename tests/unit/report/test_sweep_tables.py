@@ -1,4 +1,4 @@
-"""A sweep beside a study: the study's numbers stay as they were, its own are those of its arms alone."""
+"""A sweep next to a study: the study's numbers are unchanged; the sweep's are from its own arms only."""
 
 from __future__ import annotations
 

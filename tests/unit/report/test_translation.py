@@ -1,4 +1,4 @@
-"""The Chinese of the report: each text stands in the code with the same arguments, and no page in Chinese lacks one."""
+"""The Chinese of the report: each text is in the code with the same arguments, and no page in Chinese lacks one."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FakeSlurm:
     """Answers in files; a command without one fails.
 
     Args:
-        folder: holds executables and answers.
+        folder: directory of the executables and their answers.
     """
 
     def __init__(self, folder: Path) -> None:

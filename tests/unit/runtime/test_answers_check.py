@@ -1,4 +1,4 @@
-"""`doctor --answer`: the embedded LVLM is asked, and the model library beside it."""
+"""`doctor --answer` sends a request to the embedded LVLM and to one of the model library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules of a fingerprint differ: by what was recorded when it was planned."""
+"""Find the modules of a fingerprint that differ from the record of the plan."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _forget_fingerprints() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a package of which the stage `train` has been recorded as `results/code/*.json`."""
+    """Return a package with `results/code/*.json` recorded for the stage `train`."""
     root = tmp_path / "fake"
     for name, text in FILES.items():
         edit(root, name, text)

@@ -1,4 +1,4 @@
-"""A second job for one artefact waits for the first, and leaves only what is whole, as planned, and of this plan."""
+"""A second job for one artifact waits for the first. It accepts only complete artifacts of the same plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARDS, INPUTS, OUTPUTS = ("0.jsonl", "1.jsonl"), ("train_pools", "train_example
 
 
 def job_of(manifest: Path) -> Any:
-    """Return a merge_rl_data of which every file lies beside its manifest."""
+    """Return a merge_rl_data with every file next to its manifest."""
     folder = manifest.parent
     inputs = {"trajectories": [str(folder / name) for name in SHARDS]} | {n: str(folder / n) for n in INPUTS}
     outputs = {name: str(folder / name) for name in OUTPUTS} | {"manifest": str(manifest)}
@@ -81,7 +81,7 @@ class TestCompleted:
 class TestWaiting:
     @pytest.fixture
     def prompts(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Return which jobs SLURM is asked for; each runs for three questions."""
+        """Return the jobs queried in SLURM; each runs for three queries."""
         jobs: list[str] = []
 
         def state(job: str) -> str:
@@ -93,7 +93,7 @@ class TestWaiting:
         return jobs
 
     def wait(self, tmp_path: Path, job: str) -> list[float]:
-        """Return how long a second job slept beside a first one whose process is gone."""
+        """Return the time that a second job sleeps if the process of the first is gone."""
         manifest = tmp_path / "run.json"
         lock = ownership.lock_of(manifest)
         lock.write_text(ownership.this_process().model_copy(update={"job": job}).model_dump_json())

@@ -1,4 +1,4 @@
-"""What counts as made, and what a manifest is worth beside its files."""
+"""Completeness of artifacts, and checks of their manifests against their files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Files = dict[str, Path | tuple[Path, ...]]
 def score_answers(
     *, groups: Input, shards: Inputs, tables: Output, cells: Outputs, lvlm: External, config: InputsAlone
 ) -> None:
-    """Make nothing: all is there. Named as a stage is, which tells what it computes with."""
+    """Make nothing: all files exist. The name is a stage's because it determines the fingerprint."""
 
 
 class TestCompleted:
@@ -94,7 +94,7 @@ class TestCompleted:
     @pytest.mark.parametrize("age_s", [0, 60])
     @pytest.mark.parametrize("changed", ["groups", "shard1", "cell0", "tables/a"])
     def test_another_content_is_another_artefact(self, tmp_path: Path, files: Files, changed: str, age_s: int) -> None:
-        """Of any time: what somebody put there counts once the manifest says so."""
+        """Files of any age: files that a user adds count once the manifest lists them."""
         (tmp_path / changed).write_text("other")
         os.utime(tmp_path / changed, (time.time() + age_s,) * 2)
         assert not self.is_complete(files)

@@ -1,4 +1,4 @@
-"""Every problem that would spoil a cluster run is told before the first job, all at once, and a sound run passes."""
+"""`doctor` reports every problem of a cluster run at once, before the first job; a sound run passes."""
 
 from __future__ import annotations
 
@@ -169,11 +169,9 @@ def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
         return list(local_checks.disks(tmp_path / "results", tmp_path / ".snakemake"))
 
-    assert [finding.level for finding in with_free(local_checks.DISK_FULL)] == [
-        Level.OK
-    ]  # one file system is told once
+    assert [finding.level for finding in with_free(local_checks.DISK_FULL)] == [Level.OK]  # one message per file system
     assert [finding.level for finding in with_free(local_checks.DISK_FULL - 1)] == [Level.PROBLEM]
-    (found,) = local_checks.disks(ledger=tmp_path)  # without it a run goes on, and keeps no answers
+    (found,) = local_checks.disks(ledger=tmp_path)  # without it a run continues, but stores no answers
     assert found.level is Level.WARNING
 
 
@@ -235,7 +233,7 @@ def test_a_job_on_a_gpu_needs_one(
     no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, messages: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    (no_tool / "nvidia0").touch()  # the variable says more
+    (no_tool / "nvidia0").touch()  # the variable has priority
     found = list(local_checks.gpus([{**JOB, "device": device}], devices=no_tool))
     problems = [finding.text for finding in found if finding.level is Level.PROBLEM]
     assert len(problems) == bool(messages)
@@ -243,7 +241,7 @@ def test_a_job_on_a_gpu_needs_one(
 
 
 def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
-    """Its absence is the problem; where its rules would compute nobody knows."""
+    """Only its absence is a problem; the rules' nodes are unknown."""
     rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
     jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
     assert local_checks.of_known_size(experiment, jobs, folder) == jobs

@@ -19,7 +19,7 @@ ADVICE = (
 
 
 class Run:
-    """A run as its handler hears it, in a folder where its logs lie."""
+    """A run from the log handler's view, with a folder of logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -199,7 +199,7 @@ def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -
 
 
 def test_problems_of_parallel_jobs_do_not_mix(run: Run) -> None:
-    """Both problems are told before the first error: only the thread says which belongs to which."""
+    """Both problems appear before the first error: only the thread assigns each to its job."""
     run.starts(1)
     run.starts(2)
     barrier = threading.Barrier(2, timeout=60)

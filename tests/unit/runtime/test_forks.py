@@ -1,4 +1,4 @@
-"""A forked job is what a fresh process would be, and nothing outlives whoever asked for it."""
+"""A forked job behaves like a fresh process, and no process outlives its client."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ time.sleep(60)
     ("word", "number"), [("sleep", signal.SIGKILL), ("unwind", signal.SIGTERM), ("unwind", signal.SIGINT)]
 )
 def test_when_the_owner_dies_nothing_is_left(word: str, number: int, log: Path) -> None:
-    """SIGINT goes to the whole group, as Ctrl-C does."""
+    """Send SIGINT to the whole group, as Ctrl-C does."""
     code = OWNER.format(word=word, log=str(log))
     with subprocess.Popen(
         [sys.executable, "-c", code], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL,

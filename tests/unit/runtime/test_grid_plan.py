@@ -1,4 +1,4 @@
-"""The grid as a plan: which cells exist, what they share, and that each identity holds what its job reads."""
+"""The grid as a plan: its cells, their shared jobs, and identities that cover all inputs of a job."""
 
 from __future__ import annotations
 

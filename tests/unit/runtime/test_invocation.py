@@ -1,4 +1,4 @@
-"""What is done around the jobs of one call of Snakemake."""
+"""Actions around the jobs of one call of Snakemake."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JOBS = 6
 
 
 def polls(folder: Path, pace: str) -> int:
-    """Run jobs one by one and return how often the scheduler looked at those that are ready."""
+    """Run jobs one by one and return the number of times that the scheduler checks ready jobs."""
     folder.mkdir()
     (folder / "Snakefile").write_text(SNAKEFILE.replace("JOBS", str(JOBS)).replace("PACE", pace))
     words = ("--cores", "1", "--scheduler", "greedy", "--verbose")
@@ -80,7 +80,7 @@ def test_a_problem_is_told_without_the_lines_that_it_passed() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a folder that a run left locked."""
+    """Work in a folder with the lock of an earlier run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(invocation, "_held", [])
     for path in (invocation.LOCKS / "0.input.lock", invocation.RUNNING):

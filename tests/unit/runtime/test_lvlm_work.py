@@ -1,4 +1,4 @@
-"""What a plan says that an LVLM is asked, against numbers counted by hand."""
+"""A plan's number of LVLM requests, against numbers counted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of an earlier controller are found and told; nobody else's are."""
+"""Jobs of an earlier controller are found and reported; other users' jobs are ignored."""
 
 from __future__ import annotations
 

@@ -69,12 +69,12 @@ def protocol(folder: Path) -> list[list[str]]:
 def on_waiting(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[float], object], clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Let who waits for a lock do something in place of sleeping."""
+    """Let a process that waits for a lock run a function instead of sleeping."""
     monkeypatch.setattr(ownership, "time", SimpleNamespace(monotonic=clock, sleep=act))
 
 
 def require_one_at_a_time(lines: list[list[str]], killed: set[str]) -> None:
-    """Check that nobody begins before the former ended or was killed."""
+    """Check that each owner starts only after the previous one has ended or was killed."""
     at_work = None
     for what, who in lines:
         if what == "begin":
@@ -215,7 +215,7 @@ def artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     storage.write_arrays(tmp_path / "embeddings", embedding_arrays(4))
     assert main(call(tmp_path)) == 0
     for name in FILES[1:]:
-        os.utime(tmp_path / name, (10**9, 10**9))  # what is written again is later on the coarsest clock
+        os.utime(tmp_path / name, (10**9, 10**9))  # a rewritten file is newer even on the coarsest clock
     return tmp_path
 
 

@@ -35,7 +35,7 @@ SIMILAR = ("similar_image", "similar_question", "similar_both")
 
 
 def constraint(wildcard: str) -> str:
-    """Return the regular expression that the workflow holds a wildcard to."""
+    """Return the regular expression of a wildcard in the workflow."""
     trained = re.search(r"^TRAINED = (\(.*?^\))", RULES, re.MULTILINE | re.DOTALL)
     found = re.search(rf"^    {wildcard}=(.+),$", RULES, re.MULTILINE)
     assert trained is not None
@@ -52,7 +52,7 @@ def experiment(**changed: Any) -> Experiment:
 
 
 def shipped_with(name: str) -> Experiment:
-    """Return the default experiment, or what a configuration file laid over it makes of it."""
+    """Return the default experiment, or the one that results from a configuration file on top of it."""
     values = read_file(ROOT / "config.yaml")
     if name:
         update_config(values, read_file(ROOT / f"config/{name}.yaml"))
@@ -118,7 +118,7 @@ def agent_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
 
 Specs = dict[tuple[str, tuple[tuple[str, str], ...]], str]
 KNOWN: dict[str, Specs] = {}
-"""By experiment: most tests hold a change against the same one."""
+"""Cached by experiment: most tests compare a change with the same one."""
 
 
 def specs(given: Experiment) -> Specs:
@@ -132,11 +132,11 @@ COLLECTING = {
     *("collect_results", "collect_lineage", "compare_policies", "measure_drift", "collect_samples"),
     *("score_answers", "answer_controls"),
 }
-"""Stages whose input files are those of all policies, or of a batch of them; they know the names, to miss none."""
+"""Stages that read the files of all policies, or of a batch of them; they need the names to detect missing ones."""
 PAGE = {"build_report"}
 """It prints the settings of every preset."""
 SHOWING = PAGE | {"plot_figures"}
-"""Stages that know the arms, because they show them."""
+"""Stages that depend on the arms because they display them."""
 
 
 def changed_stages(one: Experiment, other: Experiment) -> set[str]:
@@ -490,7 +490,7 @@ def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     assert named == ("on_policy", "world", 2, 0.3, 1, 2)
     assert sampled.lvlm.model_identity
     assert sampled.selector == given.presets["world"].selector
-    # REINFORCE: one step on what was drawn, and a baseline that no draw of the query enters; the rest is shared.
+    # REINFORCE: one step on the samples, and a baseline without the query's own samples; the rest is shared.
     own = {"updates": 1, "batch_queries": 10, "advantages": "batch"}
     assert score.on_policy.model_dump() == sampled.on_policy.model_dump() | own
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)

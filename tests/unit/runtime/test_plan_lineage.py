@@ -1,4 +1,4 @@
-"""What the plan tells the stages that compare policies."""
+"""Lineage in the plan of stages that compare policies."""
 
 from __future__ import annotations
 

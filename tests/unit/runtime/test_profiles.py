@@ -13,7 +13,7 @@ from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 PROFILES = {path.parent.name: path for path in (ROOT / "profiles").glob("*/*.yaml")}
-# What must be the same wherever the workflow runs: it says what is trusted and what runs again.
+# Settings that all profiles must share: they decide on trusted results and reruns.
 EVERYWHERE = ("rerun-incomplete", "max-checksum-file-size", "scheduler", "show-failed-logs", "quiet")
 
 

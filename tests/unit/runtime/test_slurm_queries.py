@@ -1,4 +1,4 @@
-"""Each question to SLURM has an answer, or None where SLURM is silent; never a wrong one."""
+"""Each SLURM query returns an answer, or None if SLURM is silent; never a wrong one."""
 
 from __future__ import annotations
 

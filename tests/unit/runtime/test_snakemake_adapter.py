@@ -1,4 +1,4 @@
-"""What the adapter touches in Snakemake is as it was when it was written, and does what it is touched for."""
+"""The Snakemake code that the adapter patches is unchanged, and each patch has its effect."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TOUCHED = {
     "snakemake_executor_plugin_slurm:Executor._report_job_submission_threadsafe": "284610843dba",
     "snakemake_executor_plugin_slurm.utils:get_job_wildcards": "f46386ee4554",
 }
-"""What is touched -> digest of its code, without comments."""
+"""Patched object -> digest of its code, without comments."""
 
 
 DIGEST = """
@@ -73,11 +73,11 @@ def digest(name):
 
 print(json.dumps({name: digest(name) for name in sys.argv[1:]}))
 """
-"""Of a fresh process, in which nothing is amended."""
+"""Computed in a fresh process without patches."""
 
 
 def test_what_is_touched_is_as_it_was() -> None:
-    """Where this fails: look whether the adapter still does what it is for, then state the digest and the version."""
+    """If this fails, check that the adapter still works, then update the digest and the version."""
     done = subprocess.run([sys.executable, "-c", DIGEST, *TOUCHED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == TOUCHED
 
@@ -136,7 +136,7 @@ def test_a_plan_gives_no_advice_about_times(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Named(dict[str, Any]):
-    """Snakemake's lists of files: their items have names, they themselves hold paths."""
+    """Snakemake's lists of files: items have names, the lists themselves contain paths."""
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]
         return iter([path for value in self.values() for path in ([value] if isinstance(value, str) else value)])

@@ -24,7 +24,7 @@ CONFIGS = ((), ("config/smoke.yaml",), ("config/okvqa_qwen2_5_vl_3b.yaml",), ("c
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(snapshot.VARIABLE, "")  # so that what a test sets is taken back
+    monkeypatch.setenv(snapshot.VARIABLE, "")  # undo changes of the variable after the test
     monkeypatch.delenv(snapshot.VARIABLE)
 
 
@@ -103,7 +103,7 @@ def test_a_snapshot_is_named_by_its_content(tmp_path: Path) -> None:
     first = frozen(tmp_path, a="x", b="y")
     os.utime(first, (0, 0))
     assert frozen(tmp_path, b="y", a="x") == first
-    assert first.stat().st_mtime > 0  # its time is that of the last plan
+    assert first.stat().st_mtime > 0  # equal to the time of the last plan
     assert frozen(tmp_path, a="x") != first
     last = frozen(tmp_path, {"seed": 2}, a="x")
     assert os.environ[snapshot.VARIABLE] == str(last)
@@ -183,7 +183,7 @@ print(snapshot.save({}, {"manifest": ("merge_rl_data", spec)}, Path()))
 
 
 class TestRememberedCodes:
-    """A process parses the package only where the sources are not those of the one that remembered."""
+    """A process parses the package only if the sources differ from the cached ones."""
 
     @pytest.fixture(autouse=True)
     def _nothing_known(self, monkeypatch: pytest.MonkeyPatch) -> None:

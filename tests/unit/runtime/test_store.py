@@ -38,7 +38,7 @@ SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
 
 @pytest.fixture(autouse=True)
 def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test asks of the store does not depend on when the disk has it, and waiting takes most of the time."""
+    """The tests do not depend on flushes to disk, and waiting for them takes most of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -202,7 +202,7 @@ def test_a_kept_file_is_the_result_itself_and_of_one_result_alone(
     outputs["weights"].unlink()
     restored(store, tmp_path / "a")
     assert weights_of(store).samefile(outputs["weights"])
-    outputs["weights"].write_bytes(b"edited".ljust(3000))  # and so the kept file, which is never given out
+    outputs["weights"].write_bytes(b"edited".ljust(3000))  # also edits the stored file, which is never restored
     assert restored(store, tmp_path / "c") is None
     assert "other content" in warnings(caplog)[0]
     assert (tree(tmp_path / "c"), entries(store)) == ({}, [])
@@ -248,14 +248,14 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
         ({"python": "3.11.9", "numpy": "2.0"}, True),
         ({}, True),
         ({"python": "3.11.9", "torch": "2.14.0"}, False),
-        ({"python": "3.11.8", "torch": "2.13.0"}, True),  # 3.11, which counts, stands in every fingerprint
+        ({"python": "3.11.8", "torch": "2.13.0"}, True),  # 3.11, the part that counts, is in every fingerprint
     ],
 )
 def test_versions_must_agree_where_both_name_a_package(
     store: Store, tmp_path: Path, versions: dict[str, str], hit: bool
 ) -> None:
     selected(store, tmp_path / "a")
-    selected(store, tmp_path / "b", versions={"torch": "2.12.0"})  # beside it
+    selected(store, tmp_path / "b", versions={"torch": "2.12.0"})  # a second version
     assert len(entries(store)) == 2
     assert (store.restore(key(0), targets(tmp_path / "c"), versions=versions) is not None) == hit
     assert (store.find(key(0), targets(tmp_path), versions=versions) is not None) == hit
@@ -296,7 +296,7 @@ def test_damaged_work_is_named_and_never_used(
     manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
     shutil.copyfile(twin := entry / name, tmp_path / "twin")
-    (tmp_path / "twin").replace(twin)  # a file of its own: the result stays
+    (tmp_path / "twin").replace(twin)  # a separate file: the result stays
     damage(twin)
     work(tmp_path / "b", 7)
     before = tree(tmp_path / "b")
@@ -414,7 +414,7 @@ def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: P
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
-    """Let all operations that need room fail from the at-th on; return what was asked for."""
+    """Make all allocations fail from the at-th on; return the requests."""
     prompts: list[str] = []
 
     def guard(owner: Any, name: str) -> None:

@@ -33,7 +33,7 @@ fork = multiprocessing.get_context("fork")
 
 @contextmanager
 def running(*calls: Callable[[], Any]) -> Iterator[list[BaseProcess]]:
-    """Run functions in processes of their own; none is left afterwards."""
+    """Run functions in separate processes; end all of them afterwards."""
     processes = [fork.Process(target=_quiet, args=(call,)) for call in calls]
     try:
         for process in processes:
@@ -62,7 +62,7 @@ def origin(folder: Path) -> list[dict[str, Path]]:
 
 
 def hammer(store: Store, folder: Path, act: str, did: Sequence[Any], number: int) -> None:
-    """Write, read or collect until all have done some; a reader ends with a problem if it gets what is not right."""
+    """Write, read or collect until all have done some; a reader fails on wrong content."""
     draw = random.Random(number)
     expected = [tree(folder / "made" / str(job)) for job in range(JOBS)]
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
@@ -102,7 +102,7 @@ def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pyt
 
 
 def churn(store: Store, folder: Path, busy: Event) -> None:
-    """Put, restore and collect without end, and say when the first work is kept."""
+    """Put, restore and collect in a loop, and signal when the first result is stored."""
     outputs = [targets(folder / "made" / str(job)) for job in range(JOBS)]
     manifests = [a_manifest(each) for each in outputs]
     draw = random.Random(os.getpid())
@@ -136,7 +136,7 @@ def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pyt
                 assert {name for name in found if name.startswith("last")} == {n for n in whole if n.startswith("last")}
     assert list(store.verify()) == []
     store.trim()
-    assert tree(store.folder / "staging") == {}  # what killed processes left
+    assert tree(store.folder / "staging") == {}  # leftovers of killed processes
     restored = 0
     for job, whole in enumerate(expected):
         back = tmp_path / "end" / str(job)

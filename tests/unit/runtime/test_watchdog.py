@@ -58,11 +58,11 @@ OWN_CHECK = plugin.Executor.check_active_jobs
 
 
 class Executor(WatchedExecutor):
-    """The executor, without what submits; what the plugin reports is kept.
+    """The executor without job submission; it records the plugin's reports.
 
     Args:
-        of_plugin: what the plugin says of each job: wait, forget, success or error; None: the plugin's own rounds.
-        requeue: whether the profile says so.
+        of_plugin: the plugin's verdict for each job: wait, forget, success or error; None: the plugin's own rounds.
+        requeue: whether the profile sets requeue.
     """
 
     run_uuid = "lever_pipe_1"
@@ -83,7 +83,7 @@ class Executor(WatchedExecutor):
 
 @pytest.fixture(autouse=True)
 def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the plugin's part of an executor say what a test wants, and keep its reports."""
+    """Replace the plugin's part of an executor with a test's verdicts, and record its reports."""
 
     async def check(executor: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
         if executor.of_plugin is None:
@@ -111,7 +111,7 @@ def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return what SLURM says of each job; a test fills it."""
+    """Return SLURM's states by job; a test fills them."""
     known: dict[str, str] = {}
     monkeypatch.setattr(slurm, "states_of", lambda name: dict(known))
     return known
@@ -119,7 +119,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what is cancelled; nothing here asks a real SLURM."""
+    """Return the cancelled jobs; no test contacts a real SLURM."""
     jobs: list[str] = []
     monkeypatch.setattr(slurm, "cancel", jobs.extend)
     monkeypatch.setattr(slurm, "state_of", lambda number: "")
@@ -240,7 +240,7 @@ class TestVanished:
     def test_silence_is_no_answer(
         self, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A controller that is away for an hour loses no job, and says so about once a minute."""
+        """A controller that is away for an hour loses no job, and logs about once a minute."""
         answers: list[dict[str, str] | None] = [{}, None, None, {}]
         monkeypatch.setattr(slurm, "states_of", lambda name: answers.pop(0))
         executor = Executor(lambda *_: "forget")
@@ -261,7 +261,7 @@ class TestCompleted:
 
     @pytest.fixture(autouse=True)
     def whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let all that is there be what the job would make."""
+        """Make all existing files count as the job's outputs."""
 
         def is_complete(manifest: Path, files: dict[str, Any], **_: Any) -> bool:
             return all(Path(path).exists() for path in (manifest, *files.values()))
@@ -360,7 +360,7 @@ class TestLoneJob:
 
     @pytest.fixture
     def run(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-        """Return what lets job 7 run on a cluster until it is reported, or until a time."""
+        """Return a function that runs job 7 on a cluster until it is reported, or until a time."""
 
         def simulate(cluster: TestLoneJob.Cluster, one: Any, *, has_sacct: bool = False, until: float = 1e6) -> Any:
             monkeypatch.setattr(plugin, "query_job_status", cluster.answer)
@@ -393,7 +393,7 @@ class TestLoneJob:
         age: int,
         has_sacct: bool,
     ) -> None:
-        """Where sacct is installed and keeps nothing, the plugin asks it in vain for longer than SLURM remembers."""
+        """If sacct is installed without a database, the plugin retries it for longer than SLURM keeps jobs."""
         plan, manifest = tmp_path / "snapshot.json", tmp_path / "run.json"
         plan.write_text("")
         os.utime(plan, (PLANNED, PLANNED))

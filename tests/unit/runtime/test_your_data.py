@@ -1,4 +1,4 @@
-"""Data of a user's own: the page's configuration as it stands, a tiny data set, and what `doctor --data` says of it."""
+"""A user's own data: the page's configuration unchanged, a tiny data set, and the output of `doctor --data`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IMAGE_3 = "COCO_train2014_000000000003.png"
 
 @dataclass
 class Mine:
-    """A data set laid out as the page says; `write` puts questions and annotations on disk."""
+    """A data set laid out as on the page; `write` puts questions and annotations on disk."""
 
     root: Path
     questions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

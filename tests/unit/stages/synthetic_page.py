@@ -48,7 +48,7 @@ def of_lever(betas: Sequence[str] = BETAS, *, sampled: bool = True, runs: int = 
 
 
 def of_agents() -> list[EvidenceRow]:
-    """Return held-out rewards of two arms in both decodings, and their differences."""
+    """Return evaluation rewards of two arms in both decodings, and their differences."""
     rows = [EvidenceRow("intention", f"arm~{arm}/seed~0", "executed_steps", 45.0, at="run") for arm in ("a", "b")]
     for mode, gain in (("sampled", -0.1), ("greedy", 0.08)):
         at: dict[str, Any] = {"subset": "test", "mode": mode, "at": "last", "n": 20, "runs": 1}
@@ -62,7 +62,7 @@ def of_agents() -> list[EvidenceRow]:
 
 
 def config(*studies: str, is_world: bool = True, **changes: Any) -> BuildReportConfig:
-    """Return what the page is told of a run."""
+    """Return the page's context of a run."""
     agents = ShownAgents(
         arms=(AgentArm(name="a"), AgentArm(name="b", kl=0.5)),
         reference_arm="a",

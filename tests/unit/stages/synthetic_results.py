@@ -101,7 +101,7 @@ def grpo_values(beta: float, epoch: int, seed: int) -> dict[str, float]:
 
 
 def cell(policy: PolicyRef, accuracy: float, samples: int, shots: int, subsets: int) -> Cell:
-    """Random subset i lies i points above the prefix."""
+    """Random subset i is i points above the prefix."""
     prompts = samples - shots
     rows = [SubsetScore(subset="prefix", accuracy=accuracy, n_questions=samples, n_distinct_prompts=prompts)]
     rows += [
@@ -123,7 +123,7 @@ def policies(size: Size, preset: str) -> list[PolicyRef]:
 
 
 def on_policy_policies(size: Size) -> list[PolicyRef]:
-    """Return the epochs of on-policy GRPO and of the marks, which are none where there is no beta."""
+    """Return the epochs of on-policy GRPO and of the extra objectives; none without a beta."""
     runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.on_policy_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
     epochs = range(1, size.on_policy_epochs + 1)
@@ -202,7 +202,7 @@ def _metrics(size: Size) -> list[EpochMetrics]:
                 rows.append(
                     EpochMetrics(policy=ref, values=grpo_values(ref.kl_beta or 0.0, ref.epoch or 0, ref.seed or 0))
                 )
-    for beta in size.long_betas:  # the long run goes on where the short one of seed 0 stops
+    for beta in size.long_betas:  # the long run continues from the end of the short one of seed 0
         for epoch in range(size.epochs + 1, size.long_epochs + 1):
             ref = grpo_policy("main", beta, 0, epoch)
             rows.append(EpochMetrics(policy=ref, values=grpo_values(beta, epoch, 0)))
@@ -243,7 +243,7 @@ def collect_config(size: Size) -> CollectResultsConfig:
 
 
 def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[str, Path]:
-    """Write what `compare_policies` would make of the collected scores; return its files."""
+    """Write the outputs of `compare_policies` for the collected scores; return its files."""
     scores = pd.concat([pd.read_csv(outputs[name]) for name in ("scores", "arms")])
     scores = scores[scores["subset"] == "prefix"]
     scores["policy"] = scores["policy"].where(scores["stage"] != "baseline", "baseline/" + scores["policy"])
@@ -264,7 +264,7 @@ def write_evidence(folder: Path, size: Size, outputs: dict[str, Path]) -> dict[s
 
 
 def write_lineage(folder: Path, size: Size, intervals: Path) -> dict[str, Path]:
-    """Write where every group comes from, as `collect_lineage` does; the published lineage is the real one."""
+    """Write the lineage of every group, as `collect_lineage` does; the published lineage is the real one."""
     long = [group(beta, size.long_epochs) for beta in size.long_betas]
     groups = sorted({*pd.read_csv(intervals)["group"], *long})
     rows = [
@@ -303,7 +303,7 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
 
 
 def write_facts(folder: Path) -> dict[str, Path]:
-    """Write what the earlier stages say about data and pools; return the files."""
+    """Write the earlier stages' summaries of data and pools; return the files."""
     contents = {
         "examples_summary": {"eval_questions": 800, "train_questions": 2000},
         "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},

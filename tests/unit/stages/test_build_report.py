@@ -1,4 +1,4 @@
-"""The report of a small evidence: what it says is traced to rows, its links hold, and nothing else has a digit."""
+"""The report of a small evidence: each number traces to a row, links work, and no other text has a digit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
 
 @dataclass
 class BuiltPage:
-    """The visible text of an element that names a row, or of all that lies in none."""
+    """The visible text of an element that names a row, or of everything outside such elements."""
 
     line: int
     text: str = ""
@@ -104,7 +104,7 @@ def test_every_number_is_that_of_the_row_that_it_names(built: Path) -> None:
 
 
 def test_each_table_has_the_same_numbers_as_latex_and_markdown(built: Path) -> None:
-    """Row by row; the page's own form of a number stands in all three."""
+    """Row by row; all three have the page's own form of a number."""
 
     def numbers(line: str) -> list[str]:
         return re.findall(r"[-+]?\d+(?:\.\d+)?", line)
@@ -145,7 +145,7 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Blank(Translator):
-    """Says everything but digits: neither numbers, configured names nor sentences, and of a message only its words."""
+    """Emit everything but digits: no numbers, configured names or sentences, and only the words of a message."""
 
     def gettext(self, _: str) -> str:
         return ""

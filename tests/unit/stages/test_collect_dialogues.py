@@ -40,7 +40,7 @@ def row(task: int, reward: float, text: str = "", checkpoint: Any = "last") -> D
 def collected(
     folder: Path, arms: Sequence[AgentArm], rewards: Mapping[str, Sequence[float]]
 ) -> tuple[list[AgentSample], dict[str, Any]]:
-    """Return what is written where an arm earns these rewards with every seed; only task 4 is worded differently."""
+    """Return the outputs for an arm that earns these rewards with every seed; only task 4 has different words."""
     runs = [AgentRun(arm=arm.name, seed=seed) for arm in arms for seed in arm.seeds]
     paths = []
     for location, run in enumerate(runs):

@@ -128,7 +128,7 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
     assert (upper["reward"], upper["reward.hard"]) == ("hard_plus_soft", "1.0")
     assert (sampled["rl_data"], sampled["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
     assert sampled["scorer.lvlm"] == found[GROUP]["lvlm"]
-    assert found[GROUP]["method"] == "grpo"  # of the same beta, and apart
+    assert found[GROUP]["method"] == "grpo"  # of the same beta, but a separate group
 
 
 def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> N
 
 
 def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:
-    """Two betas swap their checkpoints of epoch 1: what follows are their later epochs, and not these two or RCE."""
+    """Two betas swap their checkpoints of epoch 1: their later epochs change, these two and RCE do not."""
 
     def of(row: Manifest, folder: str, read: dict[str, str], artefacts: str) -> Manifest:
         locations = {**read, "selector": folder}

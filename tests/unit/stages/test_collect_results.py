@@ -53,7 +53,7 @@ def test_a_row_says_what_its_cell_said(outputs: dict[str, Path]) -> None:
         and (row["seed"], row["epoch"], row["subset"], row["samples"], row["shots"])
         == ("2", "3", "random-3", "400", "1")
     )
-    # 40 + 2 * 2 + 0.5 * 3 + 0.25 + (2 - 1) - log2(4) = 44.75; random subset 3 lies 3 points above
+    # 40 + 2 * 2 + 0.5 * 3 + 0.25 + (2 - 1) - log2(4) = 44.75; random subset 3 is 3 points above
     assert row["accuracy"] == "47.75"
     assert (row["stage"], row["base_rce_epoch"]) == ("grpo", "5")
     assert (row["n_questions"], row["n_distinct_prompts"]) == ("400", "399")
@@ -151,7 +151,7 @@ def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
         (row["stage"], row["mode"], row["epoch"]): (row["rl_data_prompts"], row["own_prompts"], row["prompts"])
         for row in rows
     }
-    # four of five queries train, with four trajectories each; what offline GRPO learns from was asked before
+    # four of five queries train, with four trajectories each; offline GRPO reuses earlier requests
     assert charged == {
         ("rce", "", "2"): ("16", "0", "16"),
         ("grpo", "offline", "2"): ("16", "0", "16"),

@@ -99,7 +99,7 @@ def test_a_line_tells_one_question_and_policy(inputs: dict[str, Any], tmp_path: 
 
 
 def test_answers_that_the_cut_empties_are_counted_once_a_prompt(inputs: dict[str, Any], tmp_path: Path) -> None:
-    texts = ("Shorts", "shorts", "Answer: red", "", "  ", ", ")  # the cut leaves nothing of the first and third
+    texts = ("Shorts", "shorts", "Answer: red", "", "  ", ", ")  # the cut empties the first and third
     rows = [
         AnswerRow(query_id=ExampleId(i), demonstrations=(), raw=text, answer=cut_answer(text))
         for i, text in enumerate(texts)
@@ -146,7 +146,7 @@ def test_a_missing_image_of_the_gallery_is_named(inputs: dict[str, Any], tmp_pat
 
 
 def test_copies_are_counted_by_rank_and_a_vote_next_to_the_lvlm(inputs: dict[str, Any], tmp_path: Path) -> None:
-    """One policy: question 0 is shown a right answer and given it, the others get what stands nowhere."""
+    """One policy: question 0 is shown a right answer and given it, the others get answers that are not shown."""
     queries, train = (storage.read_examples(inputs[f"{split}_examples"]) for split in ("eval", "train"))
     right = next(one for one in train if one.answer == queries[0].answers[0])
     wrong = [one for one in train if one.answer not in queries[0].answers]

@@ -122,7 +122,7 @@ def test_runs_pair_by_seed_in_whatever_order_arms_list_them(
 def test_served_agents_are_compared_on_the_tasks_that_they_kept_and_move_no_other_line(
     paths: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Both agents have lost their first greedy task: what is known of the arms stays over all tasks, to the byte."""
+    """Both agents lack their first greedy task: all other numbers of the arms stay equal to the byte."""
     found = agent_runs.compare(tmp_path, replace(SMALL, served=("gpt", "qwen")))
     tables = {name: pd.read_csv(found[name], dtype={"seed": str}) for name in ("endpoints", "comparisons")}
     for name in ("endpoints", "comparisons", "curves", "episodes_table"):

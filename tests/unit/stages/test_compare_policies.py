@@ -1,4 +1,4 @@
-"""The whole stage on synthetic scores: which cells and comparisons exist, and that each says what its data say."""
+"""The whole stage on synthetic scores: the cells, the comparisons and their agreement with the data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Size:
     unread: int = 0
     """Questions beyond the largest sample count."""
     on_policy_betas: tuple[str, ...] = ()
-    """Of on-policy runs, which stand beside the offline ones with the extra objectives, seed 1 and epochs 1 to 3."""
+    """Of on-policy runs, next to the offline ones with the extra objectives, seed 1 and epochs 1 to 3."""
 
 
 FULL = Size()
@@ -71,7 +71,7 @@ def on_policy_policies_of(size: Size) -> list[str]:
 
 
 def accuracies(name: str, size: Size, n: int) -> np.ndarray:
-    """Return [N, K] answers, right or wrong; zero-shot says the same at every shot count."""
+    """Return [N, K] answers, right or wrong; zero-shot answers the same at every shot count."""
     if "zero_shot" in name:
         return np.repeat(generator(0, name).random((n, 1)) < 0.2, len(size.shots), axis=1)
     difficulty = generator(0, "difficulty").random((n, 1))
@@ -209,7 +209,7 @@ def test_families_of_several_presets_are_adjusted_as_one(tmp_path: Path) -> None
     assert len(own) == 2 * len(size.betas)
     oracle = holm([float(row["p"]) for row in own])
     assert [float(row["p_holm"]) for row in own] == pytest.approx(list(oracle), rel=1e-6)
-    # every comparison stands once at a cell of the endpoint, and all else is as it was
+    # every comparison is once at a cell of the endpoint, and all else is unchanged
     cells = [(row["left"], row["right"], row["samples"], row["shots"]) for row in joint if row["role"] == "primary"]
     assert len(set(cells)) == len(cells)
     others = [row for row in joint if row not in own]
@@ -240,7 +240,7 @@ def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full
     outputs = run(tmp_path, smaller)
     before = full["intervals"].read_text().splitlines()
     assert outputs["intervals"].read_text().splitlines() == [line for line in before if "beta~0.12" not in line]
-    # what seeds do is estimated from all betas, and p_holm changes with the family
+    # seed effects are estimated from all betas, and p_holm changes with the family
     selected = {tuple(row.values())[:6] for row in rows(full["comparisons"])}
     documents = [row for row in rows(outputs["comparisons"]) if row["family"].startswith("document")]
     assert documents
@@ -259,7 +259,7 @@ SAMPLED_RUNS = replace(FULL, on_policy_betas=("0", "0.15", "1"))
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return what is found beside on-policy runs."""
+    """Return the comparisons of on-policy runs."""
     return run(tmp_path_factory.mktemp("drawn"), SAMPLED_RUNS)
 
 

@@ -113,7 +113,7 @@ def test_lines_of_ours_have_no_gap(built: DocumentTables) -> None:
 
 def test_document_000_statistics(built: DocumentTables) -> None:
     # kl = 0.1 - 0.001 e + 0.01 i - 0.0001 (seed 0); i = 1 for 0.12, 3 for 0.15; mean of e over 1..50 is 25.5.
-    # With seeds 1 and 2, which have three epochs only, the first value would be 0.1090.
+    # With seeds 1 and 2, of three epochs only, the first value would be 0.1090.
     mean = built.row("000-curves", "KL divergence", "Mean", "ours")
     assert (mean["KL_BETA=0.12"], mean["KL_BETA=0.15"], mean["Difference"]) == ("0.084400", "0.104400", "-0.020000")
     assert built.row("000-curves", "KL divergence", "First", "ours")["KL_BETA=0.12"] == "0.108900"
@@ -195,7 +195,7 @@ def test_document_002_accuracy(built: DocumentTables, epoch: int, beta: float) -
 
 
 def test_document_002_differences(built: DocumentTables) -> None:
-    # 0.18 lies 4 above 0.15 (p 0.5) and 8 above 0.12 (p 0.01)
+    # 0.18 is 4 above 0.15 (p 0.5) and 8 above 0.12 (p 0.01)
     row = built.row("002-differences", "1", "3", "ours")
     assert (row["0.18 vs 0.15"], row["0.18 vs 0.12"]) == ("+4.00", "+8.00")
     assert row["Assessment"] == "against 0.15 not separated (p 0.500); against 0.12 separated (p 0.010)"
@@ -230,6 +230,6 @@ def test_a_small_configuration_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_on_policy_runs_change_no_table(built: DocumentTables, tmp_path: Path) -> None:
-    """The full results hold some, whose numbers would show wherever they were taken for the published objective."""
+    """The full results contain some; their numbers would show if they were taken for the published objective."""
     without = DocumentTables(tmp_path, replace(synthetic.FULL, on_policy_betas=()))
     assert all(built.rows(name) == without.rows(name) for name in IDS)

@@ -37,7 +37,7 @@ class Study:
             storage.write_rows(path, [Selection(query_id=ExampleId(q), demonstrations=ids(row)) for q, row in pairs])
         storage.write_rows(folder / "examples", [example(i, answer="cat") for i in range(N)])
         prompts = {(q, row[:k]) for rows in CHOSEN.values() for q, row in enumerate(rows) for k in SHOTS}
-        # right exactly where demonstration 1 comes first
+        # right if and only if demonstration 1 comes first
         text = [
             AnswerRow(query_id=ExampleId(q), demonstrations=ids(row), raw="", answer="cat" if row[0] == 1 else "dog")
             for q, row in sorted(prompts)

@@ -77,7 +77,7 @@ def test_a_temperature_is_a_decoding_of_held_out_tasks_alone(tmp_path: Path, run
 
 
 def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path: Path, run: Path) -> None:
-    """On the validation tasks its greedy episodes, which draw nothing, are those of step 0."""
+    """On the validation tasks its greedy episodes, which use no randomness, equal the ones of step 0."""
     whole = evaluation_of(training(evaluation={"test_samples": 3})).model_dump(exclude={"arm", "seed"})
     outputs = {name: tmp_path / f"{name}.jsonl" for name in ("evaluations", "episodes")}
     policy = world() / "policy"
@@ -101,7 +101,7 @@ def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path
 
 
 def test_the_best_policy_of_a_run_is_a_start_as_it_is_and_a_changed_one_none(tmp_path: Path, run: Path) -> None:
-    """`intention.model.folder` is what an agent starts from: the numbers are those that its run's evaluation has."""
+    """An agent starts from `intention.model.folder`: the numbers equal the ones of its run's evaluation."""
     config = training(steps=3, evaluation={"test_samples": 3})
     evaluate_here(run, tmp_path, run / "done.json", config)
     outputs = {name: tmp_path / f"start-{name}.jsonl" for name in ("evaluations", "episodes")}

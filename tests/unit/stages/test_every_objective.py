@@ -1,4 +1,4 @@
-"""What is true of the epochs of every objective of the selector."""
+"""Properties of the epochs of every objective of the selector."""
 
 from __future__ import annotations
 
@@ -156,5 +156,5 @@ def test_an_adaptive_beta_goes_on_where_the_epoch_before_left_it(tmp_path: Path,
 
 
 def test_no_identity_holds_the_number_of_epochs() -> None:
-    """So that a run which is made longer keeps its past."""
+    """So that an extended run keeps its past epochs."""
     assert not [name for _, model in OBJECTIVES.values() for name in model.model_fields if "epochs" in name]

@@ -1,4 +1,4 @@
-"""A selector that starts from a checkpoint: of an epoch of its own kind, or imported; and what is refused."""
+"""A selector that starts from a checkpoint: from an epoch of the same kind or an import; other files are refused."""
 
 from __future__ import annotations
 

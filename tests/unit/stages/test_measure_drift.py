@@ -31,7 +31,7 @@ MOVED = "query_proj.weight"
 
 
 def weights_of(name: str) -> dict[str, NDArray[np.float32]]:
-    """Return a selector's tensors: those of RCE, but for one number in GRPO and turned scores in on-policy GRPO."""
+    """Return a selector's tensors: RCE's, but for one number in GRPO and turned scores in on-policy GRPO."""
     module = initialise(build_selector(architecture_of(SMALL, WIDTH)), torch_generator(0))
     found = {tensor: values.numpy().copy() for tensor, values in module.state_dict().items()}
     if name == GRPO:

@@ -106,6 +106,6 @@ def test_bins_hold_every_selection_once_and_zeros_apart(tmp_path: Path) -> None:
         ("reward", "all"): 24, ("advantage", "2"): 12, ("advantage", "3"): 18, ("advantage", "4"): 24,
         ("advantage", "all"): 24,
     }  # fmt: skip
-    # The best two differ in query 2 alone: (1 - 0) is one standard deviation of two values apart on each side.
+    # The best two differ in query 2 alone: the difference (1 - 0) is one standard deviation of two values on each side.
     assert counts["advantage", "2"] == {(-0.75, -0.5): 1, (0, 0): 10, (0.5, 0.75): 1}
     assert sum(float(row["share"]) for row in rows) == pytest.approx(5)

@@ -124,7 +124,7 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
 
     one_rank, two_ranks = texts(), texts(longer)
     assert "38" not in one_rank
-    assert two_ranks.count("38") == 1  # the policy with one rank leaves its second place empty
+    assert two_ranks.count("38") == 1  # the second place of the policy with one rank is empty
     assert two_ranks.count("50") == one_rank.count("50") > 0
     assert "nan" not in two_ranks
 
@@ -133,4 +133,4 @@ def test_the_frontier_holds_both_modes_at_the_distance_that_is_measured_alike() 
     figure = FIGURES["frontier"].draw(context(of_lever(), "lever"), ENGLISH)
     assert figure is not None
     sampled_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
-    assert sampled_at == {0.04}  # after the last epoch; what was logged in training lies at 0.2
+    assert sampled_at == {0.04}  # after the last epoch; the values logged in training are at 0.2

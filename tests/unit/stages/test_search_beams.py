@@ -87,7 +87,7 @@ def test_rl_data_of_the_same_prompts_need_no_call(search: Search) -> None:
 
 
 def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
-    """The sum over the answer and the end of its turn is what RL data holds; the span leaves out the end."""
+    """RL data contains the sum over the answer and the end of its turn; the span excludes the end."""
     row = search.rows[0]
     train = storage.read_examples(world() / "train.jsonl")
     model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], Runtime())

@@ -82,7 +82,7 @@ def select_by(code: str, files: dict[str, Path], tmp_path: Path, monkeypatch: py
 def test_a_module_next_to_the_package_selects(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most similar questions, told again from the arrays."""
+    """The most similar questions, recomputed from the arrays."""
     code = "import numpy\n\ndef select(choice, shots):\n    return numpy.argsort(-choice.question_similarity)[:shots]\n"
     select_by(code, files, tmp_path, monkeypatch, "by_question")
     train, queries = (storage.read_arrays(files[f"{split}_embeddings"])["question"] for split in ("train", "eval"))

@@ -24,7 +24,7 @@ from lever_pipe.lever.selector.network import (
 from lever_pipe.stages.answers import distinct_prompts
 from lever_pipe.stages.selections import select_baseline, select_demonstrations
 
-N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage holds
+N_TRAIN, N_EVAL = 40, 300  # more queries than one part of the stage
 SMALL = Selector(width=8)
 
 

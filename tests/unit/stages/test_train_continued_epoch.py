@@ -1,4 +1,4 @@
-"""RCE that goes on beside GRPO: what GRPO adds to its base shows against it."""
+"""Continued RCE together with GRPO: GRPO's addition shows against its base."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_the_scorer_asks_equal_selections_once_and_answers_in_order() -> None:
     assert [len(call) for call in model.calls] == [3]
     for prompts, verdict in zip([one, two, one, other_order], verdicts, strict=True):
         displayed = len(prompt(*prompts).blocks)
-        accuracy = float(displayed % 2)  # all ten annotators say yes
+        accuracy = float(displayed % 2)  # all ten annotators agree on yes
         assert verdict.accuracy == accuracy
         assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * displayed / 100)
     assert verdicts[0] != verdicts[1]

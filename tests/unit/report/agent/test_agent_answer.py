@@ -26,7 +26,7 @@ THREE = Study(arms=tuple(arm.model_copy(update={"seeds": (0, 1, 2)}) if arm.name
 
 
 def of_three(evidence: list[EvidenceRow]) -> list[EvidenceRow]:
-    """Return evidence in which `kl_only` has the numbers of `bundle`, and no arm is compared at the endpoint."""
+    """Return evidence that gives `kl_only` the numbers of `bundle`, without comparisons of arms at the endpoint."""
     rows = [
         row._replace(subject=row.subject.replace("bundle", "kl_only")) for row in evidence if "bundle" in row.subject
     ]

@@ -48,7 +48,7 @@ def test_every_arm_stands_with_both_decodings(default: Tabulated) -> None:
 
 
 def test_a_printed_difference_is_that_of_the_lines_of_the_same_seeds(default: Tabulated) -> None:
-    """One seed against three: the levels of the same seed subtract, those of all do not."""
+    """One seed against three: subtract levels of the same seed only."""
     rows = {row["Arm"]: row for row in default.rows("agent-arms")}
     for mode in ("sampled", "greedy"):
         same, own = (rows[arm] for arm in ("baseline, same seeds", "kl_strong (these runs)"))
@@ -141,8 +141,8 @@ def test_arms_that_adapt_rise_and_stop_stand_next_to_the_others(tmp_path: Path, 
         "agent-arms"
     )
     curve = found.view.curve("arm~early", "sampled")
-    assert [step in curve for step in (20, 25, 30)] == [True, False, False]  # no mean of those that went on
-    assert rows["early"]["Malformed (%)"] == "30.0"  # of 20, 50 and 20 %, each behind its own last step
+    assert [step in curve for step in (20, 25, 30)] == [True, False, False]  # no mean of the remaining seeds only
+    assert rows["early"]["Malformed (%)"] == "30.0"  # of 20, 50 and 20 %, each at its own last step
     (row,) = found.rows("advice", **{"The document": "A small KL coefficient early"})
     assert "staged" in row["Ours"]
     assert "early" not in row["Ours"]

@@ -106,7 +106,7 @@ def test_step_by_step_is_as_printed_with_computed_remarks(default: Tabulated) ->
     printed = [-0.123, -0.148, -0.072, 0.085, 0.220, 0.040, -0.200, 0.120, -0.197]
     assert [float(row["Difference"]) for row in rows] == pytest.approx(printed, abs=1e-9)
     sentence = {row["Step"]: row["Remark"] for row in rows}
-    # the document calls step 25 a sharp fall; that of step 15 was larger
+    # the document calls step 25 a sharp fall; the fall at step 15 was larger
     assert sentence["15"] == "no KL ahead; both fall; largest fall of no KL; largest fall of KL bundle"
     assert sentence["40"] == "KL bundle ahead; no KL falls; KL bundle rises; best of KL bundle"
     assert default.row("004-step-by-step", Step="0")["Remark"] == ""  # the documents evaluated no start
@@ -157,7 +157,7 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
 
 
 def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
-    """The best reward stands in the table of advice and in the assessment: one verdict, one row of the evidence."""
+    """The best reward is in the table of advice and in the assessment: one verdict, one row of the evidence."""
     found = tabulate(evidence, Study(), is_evaluated=True)
     cells = {
         (name, i): [cell for cell in row.values() if any(n.is_p for n in numbers_in(cell))]

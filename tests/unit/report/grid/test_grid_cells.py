@@ -74,7 +74,7 @@ def prompts_of(policy: str) -> int:
 
 @pytest.fixture
 def paths(config: CompareCellsConfig, tmp_path: Path) -> list[Path]:
-    """Right where a question's own threshold lies below the policy's rate, so that policies are ordered on each one."""
+    """Correct if a question's own threshold is below the policy's rate, so that policies are ordered on each one."""
     thresholds = np.random.default_rng(0).permutation(N) / N
     found = []
     for number, cell in enumerate(config.evaluated):
@@ -174,7 +174,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
         ),
     )
     text = artefacts["page"].read_text()
-    # Own ties with random in uniform pools and lies below it in the others; all eight trained cells lie above.
+    # Own ties with random in uniform pools and is below it in the others; all eight trained cells are above.
     assert "better than random: 8, worse: 1, undecided: 1." in text
     assert (
         "own: mine against RICES (<code>similar_image</code>), 2 comparisons: better: 0, worse: 2, undecided: 0."

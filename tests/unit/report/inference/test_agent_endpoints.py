@@ -53,7 +53,7 @@ def read_found(paths: dict[str, Path]) -> Found:
 
 
 AT = {"baseline": 25, "bundle": 40}
-"""The step from which an arm finds everything; seed 2 of the bundle never does."""
+"""The first step at which an arm finds everything; seed 2 of the bundle never does."""
 
 
 def skill(arm: str, seed: int, step: int) -> float:
@@ -84,7 +84,7 @@ def test_validation_by_hand(tmp_path: Path, checkpoint: str) -> None:
         mean = found.mean("bundle", f"val_reward_{mode}_{checkpoint}")
         assert (mean.value, mean.role) == (pytest.approx(2 / 3 * CEILING, rel=1e-8), "primary")
         assert (mean.n_seeds, mean.n_tasks, mean.n_rollouts) == (3, 8, n_rollouts)
-        # three seeds of which one never learns tell nothing
+        # three seeds, one of which never learns, are inconclusive
         assert (mean.low, mean.high) == (0.0, pytest.approx(CEILING, rel=1e-8))
 
 
@@ -124,7 +124,7 @@ def test_comparisons_by_hand(found: Found) -> None:
     assert (primary.test, primary.family) == ("Student's t", primary.endpoint)  # the only arm with several seeds
     assert (primary.left_value, primary.right_value) == (pytest.approx(2 / 3, rel=1e-8), 1.0)
     single = next(row for row in found.comparisons if row.arm == "kl_strong")
-    # another arm has three seeds, and what infers to further seeds is adjusted apart
+    # another arm has three seeds, and inference to further seeds is adjusted separately
     assert (single.n_seeds, single.family) == (1, f"{single.endpoint}-one-run")
     assert {row.reference for row in found.comparisons} == {"baseline"}
 

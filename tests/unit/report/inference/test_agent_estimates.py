@@ -41,7 +41,7 @@ def test_an_interval_does_not_depend_on_its_neighbours() -> None:
     together = means_over_tasks([*blocks, [np.zeros(5)]], DRAWS, are_shares=False)
     for block, found in zip(blocks, together[:-1], strict=True):
         (alone,) = means_over_tasks([block], DRAWS, are_shares=False)
-        assert alone == pytest.approx(found, rel=1e-12)  # columns of one matrix product round apart
+        assert alone == pytest.approx(found, rel=1e-12)  # columns of one matrix product round differently
 
 
 def test_shares_stay_within_their_bounds() -> None:
@@ -82,7 +82,7 @@ def test_differences_of_whole_runs() -> None:
 
 
 def test_coverage_over_seeds_tasks_and_rollouts() -> None:
-    """95 % intervals of 3 seeds x 40 tasks x 4 rollouts hold the true mean in 90 to 99 of 100 repetitions."""
+    """95 % intervals of 3 seeds x 40 tasks x 4 rollouts cover the true mean in 90 to 99 of 100 repetitions."""
     generator, held, n = seeding.generator(5, "coverage"), 0, 400
     for _ in range(n):
         seeds, tasks = generator.normal(0, 0.05, 3), generator.normal(0, 0.5, 40)

@@ -86,7 +86,7 @@ SFT, TWO = "preset~main/sft/epoch~3", [rce(2), rce(5), *(grpo(b, 1, base) for ba
 EVERY = [*OFFLINE, *ON_POLICY, *EXTRA_OBJECTIVES]
 BOTH = [rce(2), rce(5), *(of("0.15", 1, base) for of in (grpo, sampled) for base in (2, 5)), upper(1, 2), upper(1, 5)]
 OF_BOTH = [(sampled(b, 3), grpo(b, 2)) for b in ("0", "0.15")]
-"""Each mode after its own last common epoch, and only where both have the beta."""
+"""Each mode after its own last common epoch, and only if both have the beta."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A summary's plot: dots where their values are, on a scale that holds all of them, with the rows they stand for."""
+"""A summary's plot: dots at their values, on a scale that covers all of them, with their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as HTML: what cells sort by, whose numbers they are, what is folded and what is escaped."""
+"""Tables as HTML: sort keys of cells, owners of numbers, folded parts and escaping."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ def test_a_question_and_a_reply_are_no_markup() -> None:
     texts = f"{artefacts.gallery(gallery)}{artefacts.dialogues({'tasks': [messages]})}"
     assert "<b>" not in texts
     assert texts.count("&lt;b&gt;") >= 10
-    assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only what the gallery holds
+    assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only pictures of the gallery

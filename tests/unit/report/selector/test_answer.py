@@ -1,4 +1,4 @@
-"""The answers of study `lever`: what the headline says follows from the tests of every mode of GRPO."""
+"""The answers of study `lever`: the headline follows from the tests of every mode of GRPO."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_mean_over_betas_is_the_primary_row_where_there_is_one() -> None:
         TRANSLATOR.text(row.label): row.marks[0][1] for row in summaries(small.of_lever(sampled=False) + rows)[1].rows
     }
     levels = [60.25 + 0.61 - i * 0.61 / 4 for i in range(3)]
-    assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # what the sentence is about
+    assert dots["GRPO offline"].value == pytest.approx(sum(levels) / 3)  # the quantity of the sentence
     alone = [TRANSLATOR.text(row.label) for row in summaries(small.of_lever(sampled=False))[1].rows]
     assert "GRPO offline, β 0.15" in alone  # without a mean it is the beta that the sentence names
 

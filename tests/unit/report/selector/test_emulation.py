@@ -53,7 +53,7 @@ def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
 
 
 def name_of(pattern: Pattern) -> str:
-    """Return the name of a pattern, with the bug where several are tried."""
+    """Return the name of a pattern, with the bug if several are tried."""
     name = pattern.name.replace("_", "-")
     return f"{name}-{pattern.arm}" if name == "identical-rows" else name
 
@@ -207,7 +207,7 @@ def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
     rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
     rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
     counts = {name: of.value for name, of in tally(rows).items()}
-    assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C holds without a bug
+    assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C is true without a bug
     # of 6 statements 2 without a published number are set aside, reused rows are missed
     (table,) = tables(study_of().context)
     assert "reproduces 3 of 4 published statements; 2 more" in sentences.messages(table)

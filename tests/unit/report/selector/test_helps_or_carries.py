@@ -1,4 +1,4 @@
-"""What the report says about copied answers is of the best trained policy and its base."""
+"""The report's statements on copied answers concern the best trained policy and its base."""
 
 from __future__ import annotations
 

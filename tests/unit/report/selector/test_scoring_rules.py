@@ -1,4 +1,4 @@
-"""The rules by which answers are scored stand on the page, with the number of answers that the cut empties."""
+"""The page lists the scoring rules of answers, with the number of answers that the cut empties."""
 
 from __future__ import annotations
 
