@@ -87,7 +87,7 @@ def batch_of(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def logits_of(model: torch.nn.Module, batch: dict[str, Any]) -> Tensor:
-    """The logits of the response: those of a position stand one before it."""
+    """The logits of the response: the logits of a position are one position earlier."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     logits: Tensor = model(input_ids=ids, attention_mask=mask).logits[:, N_PROMPT - 1 : -1]

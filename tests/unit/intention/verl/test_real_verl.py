@@ -36,7 +36,7 @@ if found is None or found.origin is None:
 VERL = Path(found.origin).parent
 MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
 OF_THE_FORK = {f"{MULTI_TURN}.{name}" for name in ("model_name", "trajectory_score_method", "turn_level_method")}
-"""Keys that verl 0.4.0 does not know: UserRL's fork added them."""
+"""Keys that verl 0.4.0 lacks: UserRL's fork added them."""
 TOOLS = f"{MULTI_TURN}.tool_config_path=x"
 """As `launch.sh` adds it."""
 ARMS = {
