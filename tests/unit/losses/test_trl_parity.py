@@ -1,11 +1,11 @@
-"""The agent's loss against TRL's GRPO trainer on one batch; TRL is no dependency, so this runs where it is installed.
+"""Compare the agent's loss with TRL's GRPO trainer on one batch; runs only where TRL, not a dependency, is installed.
 
-Everything goes through `GRPOTrainer.compute_loss`, whose batch has the fields below since 1.16.
+Everything runs through `GRPOTrainer.compute_loss`; its batch has had the fields below since 1.16.
 
-TRL's `delta` bounds the ratio from above, which for a negative advantage is the dual clip, and for a positive one lies
+TRL's `delta` bounds the ratio from above. For a negative advantage this is the dual clip, and for a positive one it is
 beyond the clip: the two agree wherever delta is greater than 1 + clip_high. Its loss type `dapo` divides by the tokens
-of the whole batch, as ours; its entropy bonus is a mean of the micro-batch, which here is the whole batch. By default
-it also weights k3 by the ratio (`use_bias_correction_kl`), which the published objective does not.
+of the whole batch, as ours; its entropy bonus is a mean of the micro-batch, here the whole batch. By default
+it also weights k3 by the ratio (`use_bias_correction_kl`), unlike the published objective.
 """
 
 from __future__ import annotations

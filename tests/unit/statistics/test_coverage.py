@@ -106,9 +106,7 @@ def test_three_runs_a_side_with_seed_variance() -> None:
     questions = Questions(800, 0.1, "size")
     estimates = paired_difference(questions.runs(3, SEED_SD), questions.runs(3, SEED_SD), same_runs=True)
     p, covered = t_p_values(estimates), coverage(estimates, 0.0)
-    assert (
-        1.5 < 100 * np.mean(p < 0.05) < 5
-    )  # seeds do as much as single answers, and three are too few to separate them
+    assert 1.5 < 100 * np.mean(p < 0.05) < 5  # three seeds cannot separate their effect from single answers
     assert covered < 98.5
     # test and interval agree: a rejected value is outside
     assert abs(covered - 100 * np.mean(p >= 0.05)) < 1

@@ -126,7 +126,7 @@ FAST = {"steps": 4, "learning_rate": 5e-3}
 
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Return the files of a run without any penalty or bonus."""
+    """Return the files of a run without a penalty."""
     return rows_of(tmp_path_factory.mktemp("free"), training(**FAST))
 
 

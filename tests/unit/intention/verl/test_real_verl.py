@@ -1,7 +1,7 @@
 """The launch files and the reader of logs against verl itself: its configuration, its checks and its console.
 
-`pip install --no-deps` of the extra `verl` suffices: nothing of it is imported that needs Ray. What is no module of its
-own is taken out of its source.
+`pip install --no-deps` of the extra `verl` suffices: no import of it needs Ray. Parts that are not separate
+modules are extracted from its source.
 """
 
 from __future__ import annotations
