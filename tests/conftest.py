@@ -18,7 +18,7 @@ from .sampling import digest_of_code, sample
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
-# The interpreter ends as it would, whatever was frozen: some libraries tell of what is never freed.
+# Freezing must not change how the interpreter ends: some libraries warn about objects that are never freed.
 atexit.register(gc.unfreeze)
 
 

@@ -1,4 +1,4 @@
-"""Whether two finished runs hold the same, byte for byte, but for what a run costs."""
+"""Compare the files of two finished runs byte for byte, except for what a run costs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Logs hold times throughout. Ledger files are named
-# after their processes, and which of two jobs asks a shared prompt is up to the scheduler: their rows are compared as
+# Logs contain times throughout. Ledger files are named
+# after their processes, and the scheduler decides between two jobs with a shared prompt: their rows are compared as
 # one set.
 NOT_COMPARED = re.compile(r"log\.txt$|^ledger/")
-# What an artefact cost, in units of `units`: only this may differ, and what the report prints of it.
+# Costs of an artifact, in units of `units`: only these may differ, and the report's text about them.
 WORK = (
     "forwards|images_encoded|prompt_tokens|prompts_from_ledger|seconds|tokens_padded|tokens_prefilled"
     "|trie_tokens_distinct"
@@ -19,7 +19,7 @@ WORK = (
 TIMED = r"seconds\w*|\w*tokens_per_second\w*"
 EVIDENCE = rf"^lever,work,({WORK}),|^intention,[^,]*,({TIMED}),|^report,.*intention:[^:]*:({TIMED})\b"
 MAY_DIFFER = (
-    # A manifest says how long its stage took, and holds digests of files that say the same.
+    # A manifest contains its stage's duration and the digests of other files with durations.
     (r"run\.json$", r"^(seconds|inputs|outputs)\b"),
     # The later of two jobs finds the answers that both need in the ledger.
     (r"counters\.json$", rf"^({WORK})\b"),
@@ -36,7 +36,7 @@ SECONDS_COLUMN = re.compile(r",[\d.]+(,\w+)$", re.MULTILINE)  # of runs.csv, the
 
 
 def units(path: Path) -> Iterator[str]:
-    """Yield what a text file is made of: lines, rows of tables, values of a record; not what prints a cost."""
+    """Yield the parts of a text file (lines, rows of tables, values of a record), without printed costs."""
     text = path.read_text()
     if path.name == "runs.csv":
         yield SECONDS_COLUMN.sub(r",\1", text)
@@ -70,7 +70,7 @@ def _printed(path: Path, text: str) -> Iterator[str]:
 
 
 def differences(mine: Path, theirs: Path) -> list[str]:
-    """Return the files that differ in what may not differ, each with its first difference."""
+    """Return the files with unexpected differences, each with its first difference."""
     names = [sorted(str(p.relative_to(top)) for p in top.rglob("*") if p.is_file()) for top in (mine, theirs)]
     compared, other = ([name for name in some if not NOT_COMPARED.search(name)] for some in names)
     found = [f"only in one: {name}" for name in sorted(set(compared) ^ set(other))]

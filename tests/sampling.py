@@ -28,7 +28,7 @@ CODE = (
 
 @cache
 def digest_of_code() -> str:
-    """Return 16 hex digits that tell one state of `CODE` from another."""
+    """Return 16 hex digits that identify the state of `CODE`."""
     parts = [ROOT / part for part in CODE]
     files = [path for part in parts for path in ([part] if part.is_file() else contents.files_below(part))]
     messages = [f"{path.relative_to(ROOT)} {storage.digest(path)}" for path in files if "__pycache__" not in path.parts]

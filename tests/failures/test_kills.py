@@ -27,13 +27,13 @@ pytestmark = pytest.mark.problems
 
 RESULTS = "results/smoke"
 CHECKPOINTS = "intention={execution: {checkpoint_every: 1}}"
-"""A killed agent goes on behind its last step."""
+"""A killed agent continues after its last step."""
 PER_RULE = int(os.environ.get("LEVER_PIPE_KILLS", "2"))
-"""How many jobs of a rule are killed."""
+"""Number of a rule's jobs to kill."""
 LEAST_KILLS, WHOLE_RUNS = 25 * PER_RULE, 4
 INTERRUPTIONS, LONGEST_END_S = 10, 60.0
 PLANS = "Assuming unrestricted shared filesystem usage"
-"""Snakemake says so after its imports and the Snakefile."""
+"""Snakemake prints this after its imports and the Snakefile."""
 LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
 """After this the run counts as hanging."""
@@ -118,7 +118,7 @@ def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
 
 
 def kill_run(run: subprocess.Popen[bytes], *, alone: bool) -> None:
-    """Kill the main process and all its jobs at once, or it alone, so that jobs go on beside the next run."""
+    """Kill the main process and all its jobs at once, or it alone, so that jobs continue during the next run."""
     with suppress(ProcessLookupError):
         (os.kill if alone else os.killpg)(run.pid, signal.SIGKILL)
     run.wait()
@@ -146,9 +146,9 @@ def displayed_files(folder: Path) -> Iterator[Path]:
 
 
 def require_whole(folder: Path) -> int:
-    """Check that every structured file under a folder parses; return how many there are.
+    """Check that every structured file under a folder parses; return their number.
 
-    What a job has in hand lies in hidden folders, which jobs that outlive their run go on to fill and to remove.
+    Hidden folders contain unfinished work, which jobs that outlive their run continue to fill and to remove.
     """
     from safetensors import safe_open
 
@@ -214,7 +214,7 @@ def test_no_kill_loses_or_spoils_anything(
 
 
 def no_half(project: Project) -> bool:
-    """Return whether nothing unfinished lies about, and nobody is at work."""
+    """Return whether no unfinished files remain and no process is working."""
     hidden = (project.folder / RESULTS).rglob(".*")
     halves = [path for path in hidden if path.suffix == ".tmp" or ".owner" in path.name]
     return not halves and not left_in(project.folder)

@@ -1,4 +1,4 @@
-"""Harm for valid documents, an independent strict reading of what comes out, and the law that every reader keeps."""
+"""Corruptions of valid documents, an independent strict parser for the results, and the law for every reader."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ DEPTH = 100_000
 
 
 class Raw(str):
-    """Text that stands in a document as it is."""
+    """Text that a document contains verbatim."""
 
 
 class Pairs(list[Any]):
-    """A JSON object as a list of [key, value], so that a key may stand twice."""
+    """A JSON object as a list of [key, value], so that a key may occur twice."""
 
 
 NASTY: tuple[Any, ...] = (
@@ -57,7 +57,7 @@ INSERTED: tuple[bytes, ...] = (
 
 
 class Corruption(NamedTuple):
-    """One change: what is done, where (modulo the places that there are), and with which of the nasty values."""
+    """One change: its kind, its position (modulo the number of positions), and the index of a nasty value."""
 
     kind: str
     location: int
@@ -208,7 +208,7 @@ def _whole(value: Any) -> Any:
 
 
 def same(result: Any, given: Any) -> bool:
-    """Return whether a value is what was given: equal, an int where an int was given, a truth value where one was."""
+    """Return whether a value equals the given one, with the same type for ints and truth values."""
     if isinstance(given, dict) and isinstance(result, dict):
         return given.keys() <= result.keys() and all(same(result[key], given[key]) for key in given)
     if isinstance(given, list) and isinstance(result, list | tuple):
@@ -241,7 +241,7 @@ def in_time() -> Iterator[None]:
 
 
 def law_of(read: Callable[[], Any], *, names: str) -> tuple[bool, Any]:
-    """Return whether a reader took its input, and what it read.
+    """Return whether a reader accepted its input, and its result.
 
     Anything but a value or an error of three parts that names `names` fails the test, and so does a hang.
     """
@@ -253,5 +253,5 @@ def law_of(read: Callable[[], Any], *, names: str) -> tuple[bool, Any]:
             assert all(isinstance(part, str) and part.strip() for part in parts), parts
             assert names in str(error), (names, str(error)[:500])
             assert len(str(error)) <= LONGEST_MESSAGE, len(str(error))
-            str(error).encode()  # it goes to a terminal and a log
+            str(error).encode()  # the message goes to a terminal and a log
             return False, error

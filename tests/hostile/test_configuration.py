@@ -1,4 +1,4 @@
-"""Whatever a configuration file or `--config` holds: refused in our words, at once, or taken as it is written."""
+"""Any content of a configuration file or `--config` is refused at once in our words, or taken as written."""
 
 # ruff: noqa: E501 - an entry of a table is a line
 from __future__ import annotations
@@ -149,7 +149,7 @@ REFUSED_WORDS: dict[tuple[str, ...], str] = {
     ("report={title: \udcff}",): "",
 }
 
-# Text of a file or words -> where, what is taken there, and why that is right.
+# Text of a file or words -> location, accepted value, and the reason for it.
 TAKEN: list[tuple[str | bytes | tuple[str, ...], str, Any, str]] = [
     *((f"data: {{n_eval: {text}}}", "data.n_eval", 800, f"a notation of 800: {text}") for text in ("800", "800.0", "'800'", "8e2", "8.0e2", "+800")),
     *((WORLD % text, "presets.published.rce.learning_rate", 1e-5, f"a notation of 1e-5: {text}") for text in (
@@ -205,7 +205,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experiment:
-    """Return what a run with this file, or with these words, would do."""
+    """Return the plan of a run with this file, or with these words."""
     path = Path("config.yaml")
     if not isinstance(given, tuple):
         path.write_bytes(given if isinstance(given, bytes) else given.encode())
@@ -214,7 +214,7 @@ def experiment_of(given: str | bytes | tuple[str, ...], *below: Path) -> Experim
 
 
 def reported(given: str | bytes | tuple[str, ...]) -> str:
-    """Return the message of the refusal, or what is wrong with it; any other exception fails the test."""
+    """Return the refusal's message, or its shortcomings; any other exception fails the test."""
     try:
         found = experiment_of(given)
     except ConfigError as error:

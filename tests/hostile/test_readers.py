@@ -1,7 +1,7 @@
 """Nothing wrong gets in: real files are corrupted, and each is refused by name, changes nothing, or is listed.
 
-`CORRUPTIONS` says of a reader what its readers must say of which corruption; `ACCEPTED` which readings may differ, and
-why. Beside them every file of every reader is cut, re-encoded, mixed with noise and exchanged for each of the others.
+`CORRUPTIONS` maps a reader to the required messages by corruption; `ACCEPTED` lists the readings that may differ, and
+why. In addition every file of every reader is cut, re-encoded, mixed with noise and exchanged for each of the others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from user_files import FileReader, linked, put, read_world, write_weights
 from lever_pipe.base.errors import DataError, LeverPipeError
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
-pytestmark = pytest.mark.filterwarnings("ignore")  # what libraries say of broken files
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of libraries about broken files
 Corruption = Callable[[Path], object]
 ABSENT = object()
 NAN, INF = float("nan"), float("inf")
 
 
 def at(path: str, value: Any, file: str) -> Corruption:
-    """Return the corruption that sets what a dotted path in a JSON file leads to; a callable gets what stood there."""
+    """Return the corruption that sets the value at a dotted path in a JSON file; a callable gets the old value."""
 
     def corruption(folder: Path) -> None:
         document = json.loads((folder / file).read_text())
@@ -327,7 +327,7 @@ CORRUPTIONS: dict[str, list[tuple[str, Corruption, str]]] = {
     ],
 }  # fmt: skip
 FLIPPED = "with a flipped bit"
-"""May pass: no format states what its numbers should be; manifests and digests tell that a file is another."""
+"""Acceptable: no format limits its numbers; manifests and digests detect a changed file."""
 ACCEPTED = {
     ("world", "control token"): "the LVLM's own prompt refuses it, naming the question; other models have other tokens",
     ("rl_data", "an answer of another accuracy"): "other_accuracies counts it: original tools score in several ways",
@@ -339,7 +339,7 @@ ACCEPTED = {
     ("clip", "text heads 8"): "as for the LVLM",
     ("embeddings", "rows in another order"): "vectors name no example; manifests tell that the file was exchanged",
 }
-"""Readings that may differ from those of the sound files, and why; whatever is listed must still be taken."""
+"""Readings that may differ from the sound files' readings, and why; every listed reading must be accepted."""
 
 
 def _first_image(folder: Path, image: Image.Image, kind: str = "PNG") -> None:
@@ -384,7 +384,7 @@ def of_every_file(reader: FileReader) -> Iterator[tuple[str, Corruption]]:
 
 
 def outcome(reader: FileReader, corruption: Corruption, copy: Path) -> tuple[Any, str]:
-    """Return what was read of corrupted files, or the message that refuses them."""
+    """Return the readings of corrupted files, or the messages that refuse them."""
     linked(reader.folder, copy)
     corruption(copy)
     try:

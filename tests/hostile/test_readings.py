@@ -1,7 +1,7 @@
-"""Every reader, corrupted documents: each is refused by name, or what is read is what stands there.
+"""Feed corrupted documents to every reader: it refuses each by name, or reads exactly the document's content.
 
 A reader of JSON gets corruption to the structure of a sound document and to its bytes; its truth is `only_reading`,
-which knows nothing of the package. Folders and other kinds of files have a table of corruptions each, in `test_doors`.
+which is independent of the package. Other kinds of files and folders have tables of corruptions in `test_readers`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "
 
 
 class Reader(NamedTuple):
-    """What reads a file: the file's name, its corrupted content, the call, and whether a value is that of a content."""
+    """A reader of a file: the file's name, its corrupted content, the call, and a comparison with a content."""
 
     file: str
     corruptions: st.SearchStrategy[bytes]

@@ -1,4 +1,4 @@
-"""What a server or a judge says: a reply is its very words, or it is counted as none."""
+"""Replies of a server or a judge: a reply is taken verbatim, or counts as none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def whole_text(completion: dict[str, Any]) -> str:
 
 
 def answered_with(status: int, body: bytes) -> Chat:
-    """Return a chat whose server always says the same."""
+    """Return a chat whose server always sends the same reply."""
     chat = Chat(ACCESS, Connection(retries=1, patience_seconds=1), sleep=lambda seconds: None)
     text = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
     chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=text))

@@ -8,7 +8,7 @@ import pytest
 
 from lever_pipe.__main__ import main
 
-# All below the folder of the test: some tools write and remove where they are told.
+# All below the test's folder: some tools write and remove files at the given paths.
 WORDS = (
     "nowhere", "", "empty", "bytes.csv", "list.json", "run.json", "folder", "loop", "loop/x", "empty/x", "a\nb",
     "$(touch pwned)", "é\U0001f600", "x" * 5000, "\udcff", "table:1:Column", "t.csv:1:z", "t.csv:99:a", "t.csv:-1:a",

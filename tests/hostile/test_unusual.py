@@ -1,4 +1,4 @@
-"""A reader that refuses everything is none: what is unusual and valid passes, with the numbers that it states."""
+"""A reader that refuses everything is useless: unusual but valid input passes, with its numbers intact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_alpha(alpha: int) -> Image.Image:
     return image
 
 
-# What EXIF says must be done to the pixels as they are stored.
+# EXIF's instructions for the stored pixels.
 TURNS = {
     1: NOISE, 2: NOISE[:, ::-1], 3: NOISE[::-1, ::-1], 4: NOISE[::-1], 5: NOISE.swapaxes(0, 1),
     6: np.rot90(NOISE, -1), 7: np.rot90(NOISE, 2).swapaxes(0, 1), 8: np.rot90(NOISE),
@@ -52,7 +52,7 @@ LUMA = np.repeat(np.asarray(COLOURS.convert("L"))[..., None], 3, axis=2)
 PALETTE = COLOURS.convert("P", palette=Image.Palette.ADAPTIVE, colors=16)
 CMYK = np.random.default_rng(1).integers(0, 256, (20, 30, 4), dtype=np.uint8)
 LESS = 255 - CMYK.astype(int)
-IMAGES: dict[str, tuple[bytes, np.ndarray[Any, Any], int]] = {  # content, pixels, and by how much they may differ
+IMAGES: dict[str, tuple[bytes, np.ndarray[Any, Any], int]] = {  # content, pixels, and maximum difference
     **{f"EXIF {n}": (turned(n), pixels, 0) for n, pixels in TURNS.items()},
     "EXIF 0": (turned(0), NOISE, 0), "EXIF 9": (turned(9), NOISE, 0),
     "grey": (bytes_of(COLOURS.convert("L"), "PNG"), LUMA, 0),

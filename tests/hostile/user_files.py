@@ -1,6 +1,6 @@
 """Real files of each kind that users hand in, and the reader of the package that reads them.
 
-A reader returns what was read in a form that compares: numbers, texts, digests of pixels and answers. So an input that
+A reader returns its result in a comparable form: numbers, texts, digests of pixels and answers. So an input that
 is taken is known to change nothing, or it is listed with the reason why it may.
 """
 
@@ -50,14 +50,14 @@ ARCHITECTURE = Architecture(
 
 
 class FileReader(NamedTuple):
-    """A folder of sound files, and what reads them."""
+    """A folder of sound files, and their readers."""
 
     folder: Path
     read: Callable[[Path], Any]
 
 
 def linked(source: Path, target: Path) -> Path:
-    """Return a folder whose files are links to those of another: a corruption replaces what it changes."""
+    """Return a folder of links to another folder's files: a corruption replaces a file instead of writing to it."""
     target.mkdir(parents=True)
     for path in source.rglob("*"):
         location = target / path.relative_to(source)
@@ -69,7 +69,7 @@ def linked(source: Path, target: Path) -> Path:
 
 
 def put(path: Path, content: bytes | str) -> None:
-    """Replace a file without touching what its name was linked to."""
+    """Replace a file without touching its link's target."""
     path.unlink(missing_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
@@ -261,7 +261,7 @@ def _tasks(location: Path, folder: Path, train: list[Example]) -> Callable[[Path
 
 
 def write_weights(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Replace a file of weights; what its header says of itself stays."""
+    """Replace a file of weights; keep its header's metadata."""
     with safe_open(path, framework="pt") as handle:
         metadata = handle.metadata()
     path.unlink()

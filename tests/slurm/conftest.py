@@ -21,7 +21,7 @@ from tests.workflow.conftest import Project, finished_once
 HERE = Path(__file__).parent
 SCRIPT = HERE / "loopback.sh"
 FOLDER = "LEVER_PIPE_SLURM_TESTS"
-"""Folder for the clusters, set by `make test-slurm`, which stops whatever is left in it; then nothing is skipped."""
+"""Folder for the clusters, set by `make test-slurm`, which stops leftovers in it; then nothing is skipped."""
 
 SETTINGS = {
     "SLB_MEM_MB": "64000",  # claimed, not used: eight jobs at once
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def wait_until(probe: Callable[[], Any], seconds: float, what: str, run: Run | None = None) -> Any:
-    """Return the first true value of `probe`; fail, with what is known of the run, when none comes in time."""
+    """Return the first true value of `probe`; fail with the run's state if none occurs in time."""
     end = time.monotonic() + seconds
     while True:
         found = probe()
@@ -78,7 +78,7 @@ def wait_until(probe: Callable[[], Any], seconds: float, what: str, run: Run | N
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster; `loopback.sh` says what each word does."""
+    """A running cluster; `loopback.sh` documents each word."""
 
     folder: Path
 
@@ -98,7 +98,7 @@ class Cluster:
         return os.environ | {"SLURM_CONF": str(self.folder / "etc/slurm.conf"), "PATH": path}
 
     def ask(self, *command: str) -> str:
-        """Return what a SLURM command says."""
+        """Return the output of a SLURM command."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=30, check=False, cwd="/"
         )
@@ -106,7 +106,7 @@ class Cluster:
         return done.stdout
 
     def jobs(self, comment: str = "", *, states: set[str] | None = None) -> list[Job]:
-        """Return the jobs whose comment contains a text, by id; every state that the controller still knows."""
+        """Return the jobs whose comment contains a text, by id; in every state that the controller still lists."""
         lines = self.ask("squeue", "--noheader", "--states=all", "--format", FIELDS).splitlines()
         jobs = sorted((Job(*line.split("|")) for line in lines), key=lambda job: int(job.id))
         return [job for job in jobs if comment in job.comment and (states is None or job.state in states)]
@@ -116,7 +116,7 @@ class Cluster:
         return max((int(job.id) for job in self.jobs()), default=0)
 
     def empty(self) -> None:
-        """Cancel what is queued or runs, and wait until it is gone; every node is usable then."""
+        """Cancel all jobs, and wait until they are gone; every node is usable then."""
         for job in self.jobs():
             if job.state not in ENDED:
                 subprocess.run(["scancel", job.id], env=self.environment, timeout=30, check=False)
@@ -125,7 +125,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem that was laid in a project's jobs; hooks/sitecustomize.py says what it does."""
+    """A problem injected into a project's jobs; see hooks/sitecustomize.py."""
 
     path: Path
 
@@ -139,7 +139,7 @@ class Problem:
         return lambda: len(self.strikes) >= times
 
     def release(self) -> None:
-        """Let held jobs go on."""
+        """Let held jobs continue."""
         self.path.with_suffix(".release").touch()
 
 
@@ -170,7 +170,7 @@ class Run:
         self.process.wait(10)
 
     def finish(self, seconds: float = 150) -> int:
-        """Return the exit status; a run that does not end is a failure that says where it stands."""
+        """Return the exit status; a run that does not end is a failure, reported with its progress."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -179,12 +179,12 @@ class Run:
             raise AssertionError(f"did not end within {seconds:g} s\n{messages}") from None
 
     def succeed(self, seconds: float = 150) -> str:
-        """Return what a successful run said."""
+        """Return the output of a successful run."""
         assert self.finish(seconds) == 0, self.messages()
         return self.text()
 
     def fail(self, seconds: float = 150) -> str:
-        """Return what a failed run said."""
+        """Return the output of a failed run."""
         assert self.finish(seconds) != 0, self.messages()
         return self.text()
 
@@ -201,7 +201,7 @@ class ClusterProject(Project):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the cluster's environment, in which the copy is imported and its problems strike."""
+        """Return the cluster's environment, which imports the copy and activates its problems."""
         own = super().environment
         path = f"{own['PYTHONPATH']}:{self.problems}"
         return self.cluster.environment | {**self._only(own), "PYTHONPATH": path}
@@ -211,7 +211,7 @@ class ClusterProject(Project):
         return {name: value for name, value in own.items() if name not in ("PATH", "SLURM_CONF")}
 
     def lay(self, name: str, do: str, stage: str, *when: str, at: str = "", always: bool = False) -> Problem:
-        """Lay a problem: what a stage does once, or always, when its call contains all words."""
+        """Inject a problem: an action of a stage, once or always, when its call contains all words."""
         path = self.problems / f"{name}.problem"
         path.write_text(json.dumps({"do": do, "stage": stage, "when": when, "at": at, "always": always}))
         return Problem(path)
@@ -237,7 +237,7 @@ class ClusterProject(Project):
         return self.folder / RESULTS / name
 
     def forget(self, *folders: str) -> None:
-        """Delete what the jobs whose folders these are left there, but not what other jobs put beside or below it."""
+        """Delete these jobs' outputs in their folders, but no files of other jobs next to or below them."""
         for folder in folders:
             for path in self.results(folder).iterdir():
                 if path.is_file() and not path.name.startswith("selections."):
@@ -255,7 +255,7 @@ STARTED: list[Run] = []
 
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Iterator[None]:
-    """Kill what a test started and did not end."""
+    """Kill the test's processes that are still running."""
     yield
     while STARTED:
         STARTED.pop().kill()
@@ -313,7 +313,7 @@ def on(cluster: Cluster, project: Project) -> ClusterProject:
 
 @pytest.fixture
 def project(cluster: Cluster, finished: Project, tmp_path: Path) -> ClusterProject:
-    """Return a project whose results are complete; a test deletes those of the jobs that it wants to run."""
+    """Return a project with complete results; a test deletes the results of the jobs that it wants to run."""
     folder = tmp_path / "project"
     shutil.copytree(finished.folder, folder, symlinks=True)
     return on(cluster, Project(folder))

@@ -1,4 +1,4 @@
-"""Jobs that fail or are killed by SLURM: the next attempt asks for more, the rest goes on, a table says what failed."""
+"""Jobs that fail or are killed by SLURM: the next attempt requests more, other jobs continue, a table lists them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_failing_job_is_retried_and_reported_while_the_rest_goes_on(
 
 
 def test_jobs_that_slurm_kills_ask_for_more(project: ClusterProject, finished: Project) -> None:
-    """Too much memory, too long: each is killed as SLURM does it, and told by the first attempt's kind of death."""
+    """Too much memory, too long: SLURM kills each, and the first attempt's kind of death identifies it."""
     greedy, slow = epoch("0", 1), epoch("0.15", 1)
     project.forget(greedy, slow)
     before = project.cluster.last_id()

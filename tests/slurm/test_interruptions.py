@@ -24,12 +24,12 @@ TARGET = ("--", f"results/smoke/{SECOND}/run.json")
 
 
 def hold(project: ClusterProject) -> Problem:
-    """Hold the first epoch while it writes: its weights are there, and it is not complete."""
+    """Hold the first epoch while it writes: its weights exist, and it is not complete."""
     return project.lay("held", "hold", STAGE, f"manifest=results/smoke/{FIRST}/run.json", at="metrics.json")
 
 
 def require_recovered(project: ClusterProject, finished: Project) -> None:
-    """Require both epochs with the bytes of the run that nobody interrupted, and no remains."""
+    """Require both epochs with the bytes of the uninterrupted run, and no remains."""
     project.same(finished, *whole(FIRST), *whole(SECOND))
     for folder in (FIRST, SECOND):
         mine, theirs = (
@@ -88,9 +88,9 @@ def test_a_job_of_a_dead_node_is_run_again(project: ClusterProject, finished: Pr
 
 
 def test_a_job_that_outlives_its_node_daemon_writes_alone(project: ClusterProject, finished: Project) -> None:
-    """SLURM gives the node up and Snakemake submits the job again, while the first one goes on writing.
+    """SLURM gives the node up and Snakemake submits the job again, while the first one continues to write.
 
-    Snakemake removes what a failed job has written so far, so the second may have to make it again.
+    Snakemake removes the outputs of a failed job, so the second may have to write them again.
     """
     project.forget(FIRST, SECOND)
     held = hold(project)
@@ -131,7 +131,7 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
         project.cluster.ask("scancel", orphan)
     wait_until(lambda: state_of(project.cluster, orphan) == end, 60, "the orphan to end")
     project.start(*TARGET).succeed()
-    assert is_same(project, weights) == (end == "COMPLETED")  # what the orphan finished is not made again
+    assert is_same(project, weights) == (end == "COMPLETED")  # the orphan's finished files are not written again
     ended = moment(project.cluster, orphan, "EndTime")
     for job in project.cluster.jobs(STAGE):
         if int(job.id) > int(orphan):
@@ -192,7 +192,7 @@ def test_an_edited_config_waits_for_the_next_run(project: ClusterProject, finish
             run.succeed()
         require_recovered(project, finished)
         assert project.planned() == OFFLINE_RATE_AND_BELOW
-    # Manifests say how long a stage took, so the lineage of all runs is collected again; nothing is computed again.
+    # Manifests contain durations, so the lineage of all runs is collected again; nothing is computed again.
     assert not project.planned().keys() & {"train_grpo_epoch", "select_demonstrations", "answer_prompts"}
 
 

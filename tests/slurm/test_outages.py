@@ -47,7 +47,7 @@ def test_a_controller_that_refuses_ten_submissions_costs_no_attempt(
 
 
 def test_a_controller_that_does_not_answer_is_waited_for(project: ClusterProject, finished: Project) -> None:
-    """The job ends during the outage, and what needs it is submitted after it."""
+    """The job ends during the outage, and its dependents are submitted after it."""
     project.forget(FIRST, SECOND)
     held = hold(project)
     run = project.start(*TARGET)

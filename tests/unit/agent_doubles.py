@@ -1,4 +1,4 @@
-"""Policies for tests: one that follows a script, and a random one that knows which word may follow which."""
+"""Policies for tests: one that follows a script, and a random one that follows the grammar of turns."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def player_of(
     batch: int = 200,
     **model: Any,
 ) -> Player:
-    """Return who plays with a policy, in the embedded world unless told otherwise."""
+    """Return the player of a policy, in the embedded world by default."""
     return Player(
         policy=policy,
         codec=codec,
@@ -97,12 +97,12 @@ def demonstrations(n: int, *, tasks: Sequence[Task] = TASKS, **rates: float) -> 
 
 
 class ScriptedPolicy:
-    """Says prescribed tokens.
+    """Emit prescribed tokens.
 
     Args:
         codec: gives the size of the vocabulary.
         turns: a task's prompt -> the tokens of its turns.
-        prefix: what stands before every turn of the agent, and nowhere else.
+        prefix: the text before every turn of the agent, and nowhere else.
     """
 
     device = torch.device("cpu")
@@ -128,7 +128,7 @@ class ScriptedPolicy:
 
 
 class ScriptedRows:
-    """The memory of a policy that follows a script: every dialogue as it went."""
+    """The memory of a policy that follows a script: every dialogue so far."""
 
     def __init__(self, policy: ScriptedPolicy, n_rows: int) -> None:
         self._policy = policy
@@ -151,12 +151,12 @@ def scripted(
     codec: ChatCodec = CODEC,
     prefix: Sequence[int] = CODEC.feedback("asked", None)[-2:],
 ) -> ScriptedPolicy:
-    """Return the policy that says the turns written for each task's id."""
+    """Return a policy that emits the turns written for each task's id."""
     return ScriptedPolicy(codec, {tuple(codec.prompt(task)): script[task.id] for task in tasks}, list(prefix))
 
 
 class ChattyPolicy:
-    """A stock model with random weights whose logits are nudged to what a demonstrator says after the last word.
+    """A stock model with random weights whose logits are nudged to a demonstrator's continuation of the last word.
 
     So its dialogues run over many turns, while every token still depends on all tokens before it.
     """

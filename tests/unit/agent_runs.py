@@ -1,8 +1,8 @@
-"""Finished runs of study `intention` with known curves, in the files that a run leaves, and what is made of them.
+"""Finished runs of study `intention` with known curves: the files of each run, and everything derived from them.
 
 A task's details are found one a turn. Of `n` details with importances 3, 2, 2, 1 and so on, the first `found` are: the
-reward of an episode is the sum over them of 1.0, 0.7, 0.7, 0.4. How many are found is `study.found(...)`, drawn from a
-named stream round the skill of an arm at a step, so that every number is repeatable.
+reward of an episode is their sum over 1.0, 0.7, 0.7, 0.4. Their number is `study.found(...)`, drawn from a
+named stream around the skill of an arm at a step, so that every number is repeatable.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Skill = Callable[[str, int, int], float]
 
 @dataclass(frozen=True)
 class Study:
-    """What is run, and how well."""
+    """The runs and their quality."""
 
     arms: tuple[AgentArm, ...] = ARMS
     steps: int = 45
@@ -105,13 +105,13 @@ class Study:
 
 
 def details(split: str, task: int) -> tuple[float, ...]:
-    """Return what the details of a task are worth: 2 to 4 of them."""
+    """Return the weights of a task's details: 2 to 4 of them."""
     return IMPORTANCES[: 2 + (task + (split == "test")) % 3]
 
 
 @cache
 def draws(seed: int, *name: str | int, n: int) -> tuple[float, ...]:
-    """Return the draws of an episode, which are the same in every study."""
+    """Return the random draws of an episode, the same in every study."""
     return tuple(seeding.generator(seed, *name).random(n).tolist())
 
 
@@ -231,7 +231,7 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
 
 
 def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[str, tuple[Path, ...]]:
-    """Write what `evaluate_start` does, or `evaluate_served`, whose agents cost something and lose their first task."""
+    """Write the outputs of `evaluate_start`, or `evaluate_served`, whose agents have costs and lose their first task."""
     files: dict[str, tuple[Path, ...]] = {f"{kind}_evaluations": (), f"{kind}_episodes": ()}
     for name in names:
         evaluations, episodes = evaluate(study, AgentRun(arm=name, seed=0), "test", "last", 0)
@@ -330,7 +330,7 @@ def compare_config(study: Study, **changes: object) -> CompareArmsConfig:
 
 
 def displayed_config(study: Study, **changes: object) -> BuildReportConfig:
-    """Return what the report knows of a study; `changes` replace values of its arms."""
+    """Return the report's input for a study; `changes` replace values of its arms."""
     agents = {
         "arms": study.arms,
         "reference_arm": "baseline",

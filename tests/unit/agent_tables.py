@@ -34,7 +34,7 @@ Rows = list[dict[str, str]]
 
 
 class Tabulated:
-    """What a study's tables are made of, the tables by id with every number noted, and its card."""
+    """The inputs of a study's tables, the tables by id with every number noted, and the summary."""
 
     def __init__(self, context: ReportContext) -> None:
         self.context, self.ledger = context, EvidenceLedger(context.evidence)
@@ -85,6 +85,6 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
 
 
 def tabulate(rows: list[EvidenceRow], study: Study, *, is_evaluated: bool = False, **changes: object) -> Tabulated:
-    """Return the tables of evidence; `changes` replace values of what the report knows of the arms."""
+    """Return the tables of evidence; `changes` replace values of the report's arms."""
     found = ReportContext(Evidence(rows), agent_runs.displayed_config(study, **changes))
     return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if is_evaluated else found)

@@ -25,7 +25,7 @@ POOL = 8  # K of the pools below
 
 
 class Runs:
-    """Leaves a folder behind when it is unpickled."""
+    """Create a folder on unpickling, as evidence that code ran."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ def shipped() -> dict[str, Any]:
 
 
 def tick(folder: Path) -> None:
-    """Return when the file system's clock, which may be coarse, has moved on."""
+    """Wait until the file system's clock, which may be coarse, has advanced."""
     probe = folder / "tick"
     probe.touch()
     first = probe.stat().st_ctime_ns
@@ -60,7 +60,7 @@ def ids(values: Sequence[int]) -> tuple[ExampleId, ...]:
 
 
 def example(example_id: int, **values: Any) -> Example:
-    """Return a valid example; ten annotators say `answer`, or what `answers` says."""
+    """Return a valid example; all ten annotators answer `answer`, or as in `answers`."""
     answer = values.pop("answer", f"answer{example_id % 4}")
     base: dict[str, Any] = {
         "example_id": example_id,
@@ -103,7 +103,7 @@ def trajectory(of: Pool, pointer: Sequence[int], accuracy: float, **values: Any)
 
 
 def random_pools(n_queries: int, n_train: int, *, size: int = POOL, seed: int = 0) -> list[Pool]:
-    """Return pools that never hold their own query."""
+    """Return pools that never contain their own query."""
     rng = np.random.default_rng(seed)
     pools = []
     for query in range(n_queries):
@@ -168,7 +168,7 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
 
 
 def evaluation_files(folder: Path, n_train: int, n_eval: int) -> dict[str, Path]:
-    """Write what selections are made of, examples included, and return the paths under the stages' own names."""
+    """Write the inputs of selections, examples included, and return the paths under the stages' own names."""
     names = ("train_examples", "eval_examples", "eval_pools", "train_embeddings", "eval_embeddings")
     paths = {name: folder / name for name in names}
     storage.write_rows(paths["train_examples"], [example(i) for i in range(n_train)])

@@ -74,7 +74,7 @@ class Chain:
     reward: Reward = REWARD
     preset: str = "p"
     n_train: int = 40
-    """`N_TRAIN` where the examples must be those of the world."""
+    """`N_TRAIN` where the world's own examples are required."""
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Chain:
         replayed: tuple[Path, ...] = (),
         **changed: Any,
     ) -> EpochMetrics:
-        """Run an epoch of a run, which is called after its objective; `changed` are values of its identity.
+        """Run one epoch of a run named after its objective; `changed` are values of its identity.
 
         Offline GRPO may learn from the draws `replayed`.
         """
@@ -194,7 +194,7 @@ def beam_groups(n: int = N_BEAM_QUERIES) -> Groups:
 
 @contextmanager
 def in_one_process() -> Iterator[None]:
-    """Let epochs go on with the module, moments and beta that the last one left in memory: no epoch reads them."""
+    """Continue epochs with the module, moments and beta that the last one kept in memory: no epoch reads files."""
     modules: dict[Path, Any] = {}
     optimisers: dict[Any, AdamW] = {}
     betas: dict[Path, float] = {}

@@ -70,7 +70,7 @@ class Ours:
 
 
 def agrees(value: float, text: str) -> bool:
-    """Three or more decimals to 5e-4; fewer to half a unit of the last, which the print cannot tell apart."""
+    """Three or more decimals to 5e-4; fewer to half a unit of the last, the resolution of the print."""
     decimals = len(text.partition(".")[2])
     return abs(value - float(text)) <= min(max(5e-4, 0.5 * 10.0**-decimals), 0.05) + 1e-9
 
@@ -102,7 +102,7 @@ def references(lever: Change | None = None, intention: Change | None = None) -> 
 
 @cache
 def _unchanged(path: Path) -> list[EvidenceRow]:
-    """Return the rows of a file of the reference, which are many and read often."""
+    """Return the rows of a reference file; cached, because the files are large and read often."""
     return list(sources.published(path) if path == REFERENCE else _agents(path))
 
 
@@ -135,7 +135,7 @@ def our_rows(files: Mapping[str, Path]) -> Iterator[EvidenceRow]:
 
 
 def write_ours(folder: Path, of: Ours) -> dict[str, Path]:
-    """Write what the earlier stages make of a configuration; return the stage's inputs of ours."""
+    """Write the earlier stages' outputs for a configuration; return our inputs of the stage."""
     frames_of = {
         "scores": pd.DataFrame(_scores(of), columns=list(SCORES_COLUMNS)),
         "training": pd.DataFrame(_training(of), columns=list(TRAINING_COLUMNS)),
@@ -208,7 +208,7 @@ def _scores(of: Ours) -> list[tuple[object, ...]]:
 
 
 def _intervals(of: Ours) -> list[tuple[object, ...]]:
-    """Return the mean over the seeds, which is that of `Ours.accuracy` for seeds 0, 1 and 2."""
+    """Return the mean over the seeds, equal to `Ours.accuracy` for seeds 0, 1 and 2."""
     shift = sum(of.seeds) / max(1, len(of.seeds)) - 1
     return [
         (group(b, e), n, k, of.accuracy(b, e, k) + shift, 0.0, 100.0, len(of.seeds), n)

@@ -27,7 +27,7 @@ from lever_pipe.stages.emulation import (
 
 REFERENCE = Path(__file__).parents[2] / "resources" / "reference" / "lever-plus-published.csv"
 COLLAPSED = ("head", "pool")
-"""Arms in which betas of one base cannot be told apart."""
+"""Arms in which betas of one base are indistinguishable."""
 FILES = ("scores", "prompts", "training")
 Change = Callable[[str, float, int, int, int, float], float]
 """From arm, beta, epoch, samples, shots and accuracy to another accuracy."""
@@ -43,7 +43,7 @@ def frames(
     prompts: dict[str, int] | None = None,
     repeated: dict[str, float] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Return the three files by name; `kl` holds the KL without an update in epochs 1 and 2."""
+    """Return the three files by name; `kl` is the KL without an update in epochs 1 and 2."""
     kl = {"none": (0, 0), "dropout": (0.09, 0.08)} | (kl or {})
     prompts = {"pool": 8, "none": 20} | (prompts or {})
     repeated = {"pool": 1.0} | (repeated or {})
@@ -82,7 +82,7 @@ def text(rows: list[tuple[object, ...]], columns: tuple[str, ...]) -> pd.DataFra
 
 @lru_cache
 def read(name: str, content: str) -> tuple[EvidenceRow, ...]:
-    """Return the rows of a file, of which most are equal from study to study."""
+    """Return the rows of a file; most rows are equal from study to study."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.csv"
         path.write_text(content, encoding="utf-8")
@@ -95,7 +95,7 @@ def published() -> tuple[EvidenceRow, ...]:
 
 
 def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
-    """Return the study whose files `frames` makes, beside the published numbers."""
+    """Return the study with the files of `frames`, next to the published numbers."""
     files = frames(emulate, **changed)  # type: ignore[arg-type]
     emulated = [row for name, frame in files.items() for row in read(name, frame.to_csv(index=False))]
     at = {"subset": "prefix", "samples": "", "shots": "mean"}

@@ -1,4 +1,4 @@
-"""A server on this machine that plays an OpenAI-compatible endpoint, well or badly, as its script says."""
+"""A local server that plays an OpenAI-compatible endpoint, well or badly, following its script."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hang_up(handler: BaseHTTPRequestHandler, request: dict[str, Any], released: 
 
 
 class Double:
-    """The running server: its address, and what it was asked."""
+    """The running server: its address and the requests that it received."""
 
     def __init__(
         self, url: str, released: Event, requests: list[dict[str, Any]], headers: list[dict[str, str]]
@@ -71,17 +71,17 @@ def serve(*acts: Act, always: Act | None = None) -> Iterator[Double]:
                 requests.append(request | {"path": self.path})
                 headers.append(dict(self.headers))
                 act = script.pop(0) if script else (always or send(b"", status=500))
-            with suppress(BrokenPipeError, ConnectionResetError):  # the client went away, as some tests want
+            with suppress(BrokenPipeError, ConnectionResetError):  # the client disconnected, as some tests want
                 act(self, request, released)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Say nothing about clients that went away."""
+            """Log nothing about clients that disconnected."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -93,5 +93,5 @@ def entry_of(store: Store, number: int = 0) -> Path:
 
 
 def weights_of(store: Store, number: int = 0) -> Path:
-    """Return where a job's weights lie; its outputs are in the order of their names."""
+    """Return the path of a job's weights; its outputs are in the order of their names."""
     return entry_of(store, number) / "1/weights.bin"

@@ -1,4 +1,4 @@
-"""Imported by a server under test: its jobs do what their words say instead of running a stage."""
+"""Imported by a server under test: its jobs follow their command words instead of running a stage."""
 
 from __future__ import annotations
 

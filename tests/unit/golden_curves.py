@@ -1,4 +1,4 @@
-"""Short trainings through the stages themselves, step by step, and the files that hold what they gave before."""
+"""Short trainings through the real stages, step by step, and the files with their recorded values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Curve = dict[str, Terms]
 
 
 class Golden(NamedTuple):
-    """A curve as it was recorded, and the numeric path on which it was computed."""
+    """A recorded curve and the numeric path on which it was computed."""
 
     path: str
     curve: Curve
@@ -124,9 +124,9 @@ def recorded(epoch: Callable[[int], Any], patch: pytest.MonkeyPatch) -> Curve:
 
 
 def difference(golden: Curve, found: Curve, tolerance: float) -> str:
-    """Return where and how two curves differ first, in words; nothing where they do not.
+    """Return the first difference of two curves, in words; an empty text if they are equal.
 
-    A value may be off by `tolerance` times itself, or times one where it is smaller than one.
+    A value may be off by `tolerance` times max(1, its magnitude).
     """
     for where in dict.fromkeys((*golden, *found)):
         mine, theirs = golden.get(where), found.get(where)
@@ -140,7 +140,7 @@ def difference(golden: Curve, found: Curve, tolerance: float) -> str:
 
 
 def verdict(name: str, golden: Golden, found: Curve, path: str) -> str:
-    """Return what a failing test says, the first difference and what to do; nothing where a curve is as recorded."""
+    """Return a failing test's message: the first difference and the remedy; empty for a curve equal to its record."""
     same = golden.path == path
     text = difference(golden.curve, found, 0.0 if same else OTHER_PATHS)
     if not text:

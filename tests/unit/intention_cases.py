@@ -28,7 +28,7 @@ def judged(*indices: int, related: bool = True) -> Judgement:
 
 
 class ScriptedUser:
-    """Judges as told, in order; keeps what it was asked."""
+    """Return prescribed judgements in order, and record the prompts."""
 
     concurrency = 1
     is_remote = True

@@ -18,14 +18,14 @@ def line(key: str, row: Mapping[str, Any]) -> str:
 
 
 def sealed(text: str) -> str:
-    """Return a line whose digest fits whatever it holds."""
+    """Return a line with a valid digest, whatever its content."""
     content = text.rstrip("\n").removesuffix("}")
     return f'{content},"sha256":"{hashlib.sha256(content.encode()).hexdigest()[:16]}"}}\n'
 
 
 @contextmanager
 def written(folder: Path) -> Iterator[Ledger]:
-    """Yield a ledger, and write what the block has put into it."""
+    """Yield a ledger, and write the block's additions to disk."""
     ledger = Ledger(folder)
     yield ledger
     ledger.flush()

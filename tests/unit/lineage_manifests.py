@@ -1,4 +1,4 @@
-"""Manifests as the stages write them, for tests of what they tell."""
+"""Manifests as the stages write them, for tests of lineage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small results folders: files with the manifests that state how they were made, all of them a while ago."""
+"""Small results folders: files with their manifests, all dated a while ago."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make(
     config: Mapping[str, Any] | None = None,
     **text: Any,
 ) -> Path:
-    """Write an artefact: `outputs` maps a name to path and content, `inputs` to what is there already.
+    """Write an artifact: `outputs` maps a name to path and content, `inputs` to existing files.
 
     An output without content is there already, too.
     """
@@ -73,7 +73,7 @@ def make(
 
 
 def flat(inputs: Mapping[str, Paths]) -> dict[str, str]:
-    """Return each input under one name, those of a list with their place."""
+    """Return each input under one name; inputs of a list get their index."""
     found: dict[str, str] = {}
     for name, paths in inputs.items():
         found |= {name: paths} if isinstance(paths, str) else {f"{name}[{i}]": path for i, path in enumerate(paths)}
@@ -89,7 +89,7 @@ def planned(
     code: str = CODE,
     requested: tuple[str, ...] = (),
 ) -> PlannedJob:
-    """Return a job as a dry run plans it; `outputs` hold the card."""
+    """Return a job as a dry run plans it; `outputs` include the manifest."""
     given = inputs or {}
     named = {name: [paths] if isinstance(paths, str) else list(paths) for name, paths in given.items()}
     return PlannedJob(

@@ -1,4 +1,4 @@
-"""What the report says outside the cells of tables, as plain text in English."""
+"""The report's text outside the cells of tables, as plain text in English."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def answer(summary: Summary) -> str:
 
 
 def notes(summary: Summary) -> str:
-    """Return what a summary says below its plot."""
+    """Return a summary's text below its plot."""
     return sentence(f"notes_{summary.id}", summary.facts)
 
 
 def messages(table: Table) -> str:
-    """Return what stands before and below a table."""
+    """Return the text before and below a table."""
     macros = (name for name in (f"intro_{table.macro}", f"notes_{table.macro}") if hasattr(SENTENCES, name))
     return " ".join(sentence(name, table.facts) for name in macros)

@@ -1,4 +1,4 @@
-"""The agent's loss as it is specified, token by token: what the fast one and its gradients are held against."""
+"""The agent's loss as specified, token by token: the reference for the fast loss and its gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_TOKEN = (
 
 
 def slow_terms(batch: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the sums of `AgentTerms`, in the words of the published code; what it is given may ask for gradients."""
+    """Return the sums of `AgentTerms`, in the words of the published code; the inputs may require gradients."""
     low, high, dual = batch["clip_low"], batch["clip_high"], batch["dual_clip"]
     sums = dict.fromkeys(ADDED, torch.tensor(0.0))
     for new, old, ref, entropy, a, sampled in zip(*(batch[name].flatten() for name in BY_TOKEN), strict=True):

@@ -43,7 +43,7 @@ N_KINDS = 4
 
 
 def table_of_kinds(n: int) -> EmbeddingTable:
-    """Return examples of four kinds, each kind a direction with some noise of its own."""
+    """Return examples of four kinds, each kind a direction plus noise."""
     noise = torch.randn(n, 6, generator=torch_generator(7)) / 10
     return EmbeddingTable(nn.functional.normalize(torch.eye(6)[torch.arange(n) % N_KINDS] + noise, dim=-1))
 

@@ -52,7 +52,7 @@ ENVIRONMENT = Environment(max_turns=4)
 RULE = Simulator(kind="rule")
 N_TRAIN, N_VAL, N_TEST = 10, 3, 4
 CODE = "of the test"
-"""Identity of the code, so that a run in a process of its own agrees on it."""
+"""Identity of the code, so that a run in a separate process agrees on it."""
 
 
 def make_world(folder: Path) -> Path:
@@ -75,7 +75,7 @@ def make_world(folder: Path) -> Path:
 def training(
     *, arm: dict[str, Any] | None = None, evaluation: dict[str, Any] | None = None, seed: int = 0, **grpo: Any
 ) -> TrainAgentConfig:
-    """Return the identity of a run of 2 steps with 4 tasks of 3 episodes in 2 updates, unless told otherwise."""
+    """Return the identity of a run; by default, of 2 steps with 4 tasks of 3 episodes in 2 updates."""
     settings = {"steps": 2, "prompts": 4, "group": 3, "minibatches": 2, "micro_batch": 4, "learning_rate": 2e-3}
     rewarded = {"trajectory_score": "sum", **grpo}
     return TrainAgentConfig(
@@ -89,7 +89,7 @@ def training(
 
 
 class Files(NamedTuple):
-    """What a run leaves behind."""
+    """The results of a run."""
 
     metrics: list[StepRow]
     evaluations: list[EvaluationRow]
@@ -186,7 +186,7 @@ def interrupted(run: Path, config: TrainAgentConfig, step: int, monkeypatch: pyt
 
 
 def command(run: Path, config: TrainAgentConfig, **execution: Any) -> list[str]:
-    """Return the command that runs the stage in a process of its own."""
+    """Return the command that runs the stage in a separate process."""
     words = []
     for name, value in files_of(run).items():
         words += [f"{name}={path}" for path in (value if isinstance(value, tuple) else (value,))]

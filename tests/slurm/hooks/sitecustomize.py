@@ -1,6 +1,6 @@
 """Faults on request: every Python process of a copied project imports this module when it starts.
 
-A problem is a file `NAME.problem` beside this module that holds JSON: which stage, `when` (words that the stage's call
+A problem is a JSON file `NAME.problem` next to this module: which stage, `when` (words that the stage's call
 must contain), `at` (the problem strikes before a file of that name appears whole; empty: when the stage starts) and
 what to `do`: `hold` until NAME.release is there, `fail`, or `allocate` more memory than the job asked SLURM for.
 A problem strikes once, unless it is `always`; NAME.struck gets a line of each strike: SLURM's job id and the process's.
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HELD_SECONDS = 300  # longer than any test: a hold that nobody ends must not outlive its cluster for ever
+HELD_SECONDS = 300  # longer than any test: a hold without an end must not outlive its cluster for ever
 POLL_SECONDS = 1.0
 VANISHED_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
@@ -62,7 +62,7 @@ def strike_when_placed(path: Path, problem: dict) -> None:
 
 
 def strike(path: Path, problem: dict) -> None:
-    """Do what the problem says, if no other process did."""
+    """Carry out the problem's action, if no other process has done it."""
     if not problem["always"]:
         try:
             path.rename(path.with_suffix(".taken"))
@@ -89,7 +89,7 @@ def requested_megabytes() -> int:
 
 
 def take_memory(megabytes: int) -> None:
-    """Hold that much resident memory until the process ends."""
+    """Occupy that much resident memory until the process ends."""
     globals()["HOARD"] = b"\1" * (megabytes * 2**20)
 
 

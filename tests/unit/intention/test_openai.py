@@ -54,7 +54,7 @@ def test_a_question_is_answered_and_judged_by_two_requests() -> None:
     assert "What is your budget, and when?" in first["messages"][0]["content"]
 
 
-BROKEN: dict[str, tuple[Act, bool]] = {  # what goes wrong, and whether an answer came that cannot be read
+BROKEN: dict[str, tuple[Act, bool]] = {  # the failure, and whether an unreadable answer arrived
     "500": (send(b"oops", status=500), False),
     "half a JSON": (send(chat_body("x")[:-7]), True),
     "no content": (completion(None), True),

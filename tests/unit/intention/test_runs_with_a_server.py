@@ -1,4 +1,4 @@
-"""Training against a server on this machine: its answers may be worth nothing, and its key stands in no file."""
+"""Training against a local server: its answers may be worthless, and no file contains its key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trained_world import train_here, training
 
 from lever_pipe.base.chat import Connection
 
-# Read as a reply and as a judgement alike.
+# Read both as a reply and as a judgement.
 ANSWER = json.dumps(
     {"response": "budget is low", "analysis": "a", "is_task_related": True, "covered_detail_indices": [0]}
 )
@@ -31,7 +31,7 @@ KEY = "sk-a-key-of-no-one"
 
 
 def holding(folder: Path) -> list[Path]:
-    """Return the files below a folder in which the key stands."""
+    """Return the files below a folder that contain the key."""
     return [path for path in folder.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 

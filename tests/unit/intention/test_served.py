@@ -1,4 +1,4 @@
-"""Agents behind a server on this machine: scripted ones, held against the very same script as a policy's tokens."""
+"""Agents behind a local server: scripted ones, compared with the same script as a policy's tokens."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scripts() -> dict[str, Script]:
 
 
 def tokens_of(turn: Sequence[str]) -> list[int]:
-    """Return a turn as the policy of the same script says it."""
+    """Return a turn in the form of the policy with the same script."""
     if turn == BROKEN:
         return [CODEC.words.index("</tool_call>"), *CODEC.end_ids]
     calls = [CODEC.call(ToolCall("action", question)) for question in turn]
@@ -64,7 +64,7 @@ def tokens_of(turn: Sequence[str]) -> list[int]:
 
 
 def message_of(turn: Sequence[str], *, in_text: bool = False) -> dict[str, Any]:
-    """Return a turn as a server says it, its calls as such or within the text."""
+    """Return a turn in a server's form, its calls as calls or within the text."""
     calls = [{"name": TOOL_NAME, "arguments": {"choice": "action", "content": question}} for question in turn]
     if turn == BROKEN:
         return {"tool_calls": [{"id": "c", "function": {"name": TOOL_NAME, "arguments": "{"}}]}
@@ -80,7 +80,7 @@ def body(message: dict[str, Any], **choice: Any) -> bytes:
 
 
 def acting(turns_of: Callable[[dict[str, Any]], Sequence[str]], **how: bool) -> Act:
-    """Answer a request by what `turns_of` makes of it."""
+    """Answer each request with the turn from `turns_of`."""
     return lambda handler, prompts, released: send(body(message_of(turns_of(prompts), **how)))(
         handler, prompts, released
     )
@@ -110,7 +110,7 @@ def player_at(double: Double, environment: Environment) -> ServedPlayer:
 @pytest.mark.parametrize("in_text", [False, True], ids=["calls", "calls in the text"])
 @pytest.mark.parametrize("execute_last_turn", [False, True])
 def test_a_served_agent_is_played_as_a_policy_that_says_the_same(execute_last_turn: bool, in_text: bool) -> None:
-    """Every reward, end and uncovered detail of forty random dialogues is that of the tokens' rollout."""
+    """Every reward, end and uncovered detail of forty random dialogues equals the tokens' rollout."""
     rules = Environment(max_turns=5, execute_last_turn=execute_last_turn)
     unique = {opening(request.task)[1]["content"]: request for request in REQUESTS}
     known, requests = scripts(), list(unique.values())
@@ -159,7 +159,7 @@ def evaluated(out: Path, config: EvaluateServedConfig, execution: AgentExecution
 
 
 def asking_in_turn(prompts: dict[str, Any]) -> Sequence[str]:
-    """Ask for a slot that the number of turns, and where there is one the seed, tells."""
+    """Ask for a slot chosen by the number of turns, plus the seed if there is one."""
     return [f"what about {SLOTS[(len(prompts['messages']) + prompts.get('seed', 0)) % len(SLOTS)]}"]
 
 
@@ -334,7 +334,7 @@ ENDINGS: dict[str, tuple[Act, str]] = {
 def test_a_refusal_a_filter_and_an_empty_reply_are_ends_of_their_own_and_counted(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The agent asks once, then says so; the other tasks end by a closing turn."""
+    """The agent asks once, then the case's ending follows; the other tasks end by a closing turn."""
     act, end = ENDINGS[name]
     (struck, *_) = storage.read_rows(world() / "test.jsonl", Task)
 

@@ -69,7 +69,7 @@ def laid_over(changes: dict[str, Any]) -> Experiment:
 
 @pytest.fixture(scope="module")
 def gguf(real_parts: Callable[[str], Path]) -> Iterator[Path]:
-    """Return the file; whoever asks for a reader or a map of names has the one: each takes seconds to make."""
+    """Return the file; readers and maps of names are cached, because each takes seconds to build."""
     library = pytest.importorskip("gguf")
     reader_of = cache(library.GGUFReader)
     with pytest.MonkeyPatch.context() as patch:
@@ -154,7 +154,7 @@ def test_it_is_rolled_out_and_taught_as_every_policy(folder: Path, model: Any) -
     assert float(after) < float(loss.detach())
 
 
-# --- what is refused
+# --- refusals
 
 
 def test_each_problem_of_a_gguf_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_folder_is_taken_as_it_is_unless_asked() -> None:
         experiment(engine="verl")
 
 
-# Read as a reply and as a judgement alike.
+# Read both as a reply and as a judgement.
 ANSWER = json.dumps({"response": "soon", "analysis": "", "is_task_related": True, "covered_detail_indices": [0]})
 
 

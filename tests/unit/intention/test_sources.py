@@ -19,7 +19,7 @@ from lever_pipe.intention.sources.protocol import RawFiles, Splits
 
 ROOT = Path(__file__).parents[3]
 DATA_FOLDERS = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
-"""Where the original files may lie: as the default configuration names them, or beside the repository."""
+"""Possible folders of the original files: the default configuration's, or next to the repository."""
 REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA") or next((str(path) for path in DATA_FOLDERS if path.is_dir()), "")
 
 
@@ -156,7 +156,7 @@ OURS = "interact_intention"
 
 
 def parquet_files(folder: Path, *train: tuple[str, Any], val: str = "v") -> RawFiles:
-    """Return files in which `a`, `b`, `c` have details of their own and the held-out file has `v`, `t`, `u`."""
+    """Return files in which `a`, `b`, `c` have their own details and the held-out file has `v`, `t`, `u`."""
     held_out = write(folder / "held_out.json", [record(name) for name in "vtu"])
     return RawFiles(
         train=write_parquet(folder / "train.parquet", *train),

@@ -98,7 +98,7 @@ def test_mmr_by_hand() -> None:
     # the copy of the first scores .5 .8 - .5 .95 = -.075, the other .05
     assert rank_by_mmr(relevance, alike, 3) == [0, 2, 1]
     assert rank_by_mmr(relevance, alike, 3, weight=0.9) == [0, 1, 2]  # .625 against .09
-    # behind two that are unlike, the copy of one scores .25 - .5 .9 = -.2 and what is half like both 0: the mean .45
+    # after two unlike ones, the copy of one scores .25 - .5 .9 = -.2 and the one half like both 0: the mean .45
     # of the first would be the smaller one
     alike = np.array([[1, 0, 0.9, 0.5], [0, 1, 0, 0.5], [0.9, 0, 1, 0], [0.5, 0.5, 0, 1]])
     assert rank_by_mmr(np.array([0.9, 0.8, 0.5, 0.5]), alike, 4) == [0, 1, 3, 2]
@@ -112,7 +112,7 @@ def test_mmr_without_redundancy_is_similarity(seed: int, size: int) -> None:
 
 def test_dpp_by_hand() -> None:
     relevance, alike = np.array([0.1, 0.0, 0.0]), np.array([[1, 0.6, 0], [0.6, 1, 0.6], [0, 0.6, 1.0]])
-    # after the first, the second has 1 - .36 of its volume left, the third all of it
+    # after the first, the second has 1 - .36 of its volume, the third all of it
     assert rank_by_dpp(relevance, alike, 3, scale=1.0) == [0, 2, 1]
     # e^(.5 / .2) outweighs that
     assert rank_by_dpp(np.array([1.0, 0.5, 0.0]), alike, 3) == [0, 1, 2]

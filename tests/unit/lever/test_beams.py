@@ -23,7 +23,7 @@ Table = Callable[[Demonstrations], float]
 
 
 def scoring(of: Table, calls: list[list[PromptIds]] | None = None) -> Score:
-    """Return a scorer that asks a table, whichever the query, and keeps what it was asked."""
+    """Return a scorer that looks up a table, for any query, and records its calls."""
 
     def score(prompts: Sequence[PromptIds]) -> list[float]:
         if calls is not None:
@@ -83,7 +83,7 @@ def test_equal_beams_are_settled_by_id_whatever_the_order_of_the_pool() -> None:
 
 @pytest.mark.parametrize(("k", "size", "shots"), [(64, 5, 2), (16, 3, 2), (4, 9, 2), (6, 2, 3), (7, 3, 1)])
 def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
-    """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which the 5 parents were asked before."""
+    """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which 5 are parents that were scored before."""
     calls: list[list[PromptIds]] = []
     pools = [pool(500, range(k)), pool(501, range(100, 100 + k))]
     search_beams(pools, scoring(sampled(1), calls), Beams(anchors=2, size=size, shots=shots))
@@ -97,7 +97,7 @@ def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
     for call in calls:
         assert len(set(call)) == len(call)
     again = [one for one, other in zip(calls[1:], calls, strict=False) for one in set(one) & set(other)]
-    assert len(again) == 2 * sum(widths[1:-1])  # parents, which a ledger knows
+    assert len(again) == 2 * sum(widths[1:-1])  # parents, already in a ledger
 
 
 def test_the_probability_is_that_of_the_span_alone() -> None:

@@ -1,4 +1,4 @@
-"""Bugs of the published evaluation, each against what it must do by hand."""
+"""Bugs of the published evaluation, each compared with its effect computed by hand."""
 
 from __future__ import annotations
 

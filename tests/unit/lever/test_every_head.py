@@ -1,4 +1,4 @@
-"""What must be true of every head, whichever network is below it, and what each head and network says by hand."""
+"""Properties of every head with every network, and each head's and network's formula by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_l
 HEADS = available("lever/heads")
 NETWORKS = available("lever/networks")
 STEPPING = ("gru", "stop")
-"""Heads with a step embedding a shot, where `steps` is above 0."""
+"""Heads with a step embedding for each shot, if `steps` is above 0."""
 BOTH = list(itertools.product(NETWORKS, HEADS))
 SMALL = Architecture(embedding=6, width=8, layers=2, heads=2, dropout=0.0, attention_dropout=0.0, temperature=0.5)
 PUBLISHED = Architecture(512, 256, 1, 1, 0.5, 0.1, 0.1, steps=2)
@@ -63,7 +63,7 @@ def count(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-# What each one is made of
+# The parts of each
 
 
 @every_head
@@ -156,7 +156,7 @@ def test_teacher_forcing_and_decoding_see_the_same_logits(network: str, head: st
     for row, logits in zip(picks[:, 0].tolist(), along.double().tolist(), strict=True):
         for step, pick in enumerate(row):
             left = [k for k in range(along.shape[-1]) if k not in row[:step]]
-            if pick < K:  # an end is held against all candidates together
+            if pick < K:  # an end is compared with all candidates together
                 assert logits[step][pick] >= max(logits[step][k] for k in left if k < K) - 1e-5
 
 
@@ -169,7 +169,7 @@ def test_draws_have_the_enumerated_probabilities(head: str) -> None:
     with torch.no_grad():
         shared = torch.tensor(every)[None]
         steps = step_log_probs(module.following(encoded, shared, may_stop=True).double(), shared)
-    # behind an end nothing is drawn
+    # after an end nothing is drawn
     taken = torch.tensor([[4 not in s[:step] for step in range(3)] for s in every])
     expected = n * (steps[0] * taken).sum(dim=-1).exp()
     assert float(expected.sum()) == pytest.approx(n, rel=1e-6)
@@ -178,7 +178,7 @@ def test_draws_have_the_enumerated_probabilities(head: str) -> None:
     location = {selection: i for i, selection in enumerate(every)}
     for selection in found:
         counts[location[tuple(selection)]] += 1
-    enough = expected > 5  # where the chi-square law holds
+    enough = expected > 5  # sample sizes for which the chi-square law is valid
     assert int(enough.sum()) > 4
     distance = float(((counts - expected) ** 2 / expected)[enough].sum())
     assert distance < float(chi2.isf(1e-6, int(enough.sum())))
@@ -242,7 +242,7 @@ def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(netw
 def outcomes_of(
     module: PointerSelector, queries: EmbeddingTable, pool: Pool, locations: list[int]
 ) -> Iterator[list[float]]:
-    """Yield the probabilities of all outcomes, before each pick and behind the last, by one step at a time."""
+    """Yield the probabilities of all outcomes, before each pick and after the last, by one step at a time."""
     encoded = module.encode(queries.vectors[[pool.query_id]], queries.vectors[list(pool.candidates)][None])
     state = module.start(encoded, 1)
     for step in range(len(locations) + 1):
@@ -297,7 +297,7 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
 
 
 class Scorer:
-    """Rewards what it is asked by a number that tells selections apart."""
+    """Reward each selection with a number that identifies it."""
 
     def __init__(self, needed: int = 0) -> None:
         self.prompts: list[PromptIds] = []
@@ -310,7 +310,7 @@ class Scorer:
         return [ScoredSelections(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in prompts]
 
 
-# What one of them says
+# Formulas of single heads
 
 
 def built(head: str, width: int = 2, temperature: float = 1.0, **settings: float) -> Head:

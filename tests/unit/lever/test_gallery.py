@@ -1,4 +1,4 @@
-"""Which questions are shown: by hand, on questions whose accuracies are known."""
+"""The displayed questions: by hand, on questions with known accuracies."""
 
 from __future__ import annotations
 

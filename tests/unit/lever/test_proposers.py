@@ -1,4 +1,4 @@
-"""Proposed selections: an exhaustive oracle for beams, the published retrieval rule, and what is recorded."""
+"""Proposed selections: an exhaustive oracle for beams, the published retrieval rule, and the records."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ similarity_lists = st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=7)
 
 
 def run(similarities: list[float], options: ProposalSettings, seed: int = 0) -> list[Proposal]:
-    """Return the proposals of query 3; pool position i holds train example 100 + i."""
+    """Return the proposals of query 3; pool position i is train example 100 + i."""
     values = np.array(similarities, dtype=np.float32)
     return propose(pool(3, range(100, 100 + len(values))), values, options, generator(seed, "proposals", 3))
 
 
 def step_probabilities(similarities: list[float], scale: float, chosen: tuple[int, ...]) -> list[float]:
-    """Return the Plackett-Luce probability of each pick, slowly: weight over the sum of what is left."""
+    """Return the Plackett-Luce probability of each pick, slowly: its weight over the sum of the remaining weights."""
     values = [float(np.float32(value)) for value in similarities]
     mean = sum(values) / len(values)
     sd = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
@@ -104,7 +104,7 @@ def test_proposals_are_distinct_valid_and_follow_the_precedence(
 
 def test_retrieval_takes_the_next_most_similar_again_and_again() -> None:
     # By falling similarity: positions 2, 0, 3, 1. Always the first: 2, 0. Always the second: 0, then of 2, 3, 1 the
-    # second, 3. Always the third: 3, then of 2, 0, 1 the third, 1. The fourth: 1, and no fourth is left.
+    # second, 3. Always the third: 3, then of 2, 0, 1 the third, 1. The fourth: 1, and then none remains.
     found = run([0.5, -0.2, 0.9, 0.1], replace(NONE, n_retrieval=5))
     assert [p.pointer for p in found] == [(2, 0), (0, 3), (3, 1)]
     assert found[0].similarity_score == pytest.approx(0.7)
@@ -153,7 +153,7 @@ def test_fill_draws_its_budget_of_further_selections(size: int, budget: int, see
     present = [(0, 1), (1, 0)]
     found = fill(size, present, budget, seed=seed)
     pointers = [p.pointer for p in found]
-    # perm(size, 2) - 2 selections are left: 4 at size 3.
+    # perm(size, 2) - 2 selections remain: 4 at size 3.
     assert len(found) == min(budget, math.perm(size, 2) - 2)
     assert len(set(pointers)) == len(pointers)
     assert not set(pointers) & set(present)

@@ -1,4 +1,4 @@
-"""The original's files of RL data: what is read, dropped and refused, and that nothing is lost on the way."""
+"""The original's files of RL data: fields read, rows dropped, files refused, and no row lost between them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_reads_the_published_example(tmp_path: Path) -> None:
     first, second = groups[0].pointer_candidates
     assert (first.query_id, first.pointer, first.pointer_global) == (4711, (1, 0), (205, 88))
     assert first.vqa_gt_logprob is None
-    assert second.pointer_global == (97, 13)  # the stale pointer_pos says otherwise and is ignored
+    assert second.pointer_global == (97, 13)  # the stale pointer_pos differs and is ignored
     assert groups[0].query.gt_answers_raw == ("race", "race", "motocross")
     # of three answers two name the race: no way of scoring gives the published 0.6
     assert counts == {"empty_queries": 0, "other_accuracies": 2}
@@ -155,7 +155,7 @@ def test_a_query_without_its_text_is_a_train_position_in_decimal_digits(tmp_path
 
 @pytest.mark.parametrize("again", [{}, WRONG | {"vqa_eval_mode": "simple_match"}])
 def test_a_selection_may_stand_twice(tmp_path: Path, again: Document) -> None:
-    """With one accuracy, or where two ways of scoring say two things."""
+    """With one accuracy, or with different values from two ways of scoring."""
     document = sound("g")
     document["4711"]["pointer_candidates"].append(POOLED | again)
     groups, _ = imported(tmp_path, document, "g")
@@ -190,7 +190,7 @@ def test_what_fills_a_pool_is_the_querys_own_draw(tmp_path: Path) -> None:
     for group in groups:
         eligible = [i for i in range(N) if i not in (group.query.query_id, 4, 9)]
         ranks.append(tuple(eligible.index(i) for i in group.candidate_pool_ids[2:]))
-    assert len(set(ranks)) == 3  # queries with the same rows draw apart
+    assert len(set(ranks)) == 3  # queries with the same rows have separate draws
 
 
 def test_what_fills_a_pool_shows_another_image(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_references_are_distinct_with_the_shown_answer_first() -> None:
 def test_the_expected_accuracy_weighs_every_reference_by_its_probability() -> None:
     log_probs = [math.log(0.5), math.log(0.2), math.log(0.1)]
     scored = score_trajectory(PROPOSAL, QUERY, "cat", log_probs)
-    # six of ten say cat: 1; two of ten say dog or cow: .6 (tool with leave-one-out)
+    # six of ten answers are cat: 1; two of ten are dog or cow: .6 (tool with leave-one-out)
     assert scored.vqa_gt_prob == pytest.approx(0.5 + 0.6 * 0.2 + 0.6 * 0.1, abs=1e-6)
     assert scored.vqa_gt_logprob == pytest.approx(math.log(0.5), abs=1e-5)
     assert (scored.beam_rank, scored.gen_method, scored.pointer_global) == (2, "beam", (9,))

@@ -172,7 +172,7 @@ def test_an_empty_group_gives_zeros_and_wrong_shapes_an_error(function: object) 
         function(torch.zeros(2, 3), torch.ones(2, 4).bool())  # type: ignore[operator]
 
 
-# Three queries of 3, 1 and 2 draws; what stands at padding must not matter.
+# Three queries of 3, 1 and 2 draws; the values at padding must not matter.
 REWARDS = torch.tensor([[0.0, 1.0, 5.0], [8.0, math.nan, math.inf], [2.0, 4.0, -math.inf]], dtype=torch.float64)
 VALID = torch.tensor([[True, True, True], [True, False, False], [True, True, False]])
 
@@ -243,7 +243,7 @@ WRONG += [
 
 
 def slow_baseline(name: str, rewards: list[list[float]], b: int, i: int) -> float:
-    """What reward i of query b is held against, from lists of the valid rewards."""
+    """The baseline of reward i of query b, from lists of the valid rewards."""
     own = rewards[b]
     others = [r for q, row in enumerate(rewards) for r in row if q != b]
     match name:

@@ -54,7 +54,7 @@ def test_z_by_hand() -> None:
 def test_centred_scores_and_kl_rewards_by_hand() -> None:
     assert credit.centred_scores(tensor([0, 2], [1, 5])).tolist() == [[-1, 1], [-2, 2]]
     assert credit.centred_scores(tensor([0.7] * 7)).tolist() == [[0.0] * 7]
-    # Of 1, 2, 6 the means of the others are 4, 3.5 and 1.5; what lies nearer to the reference gains.
+    # Of 1, 2, 6 the means of the others are 4, 3.5 and 1.5; values nearer to the reference gain.
     assert credit.kl_rewards(tensor([1, 2, 6])).tolist() == [pytest.approx([3, 1.5, -4.5], abs=1e-12)]
     assert credit.kl_rewards(tensor([5])).tolist() == [[0.0]]
 

@@ -1,4 +1,4 @@
-"""What is true of every loss: where its gradient goes, what it leaves out, what it refuses."""
+"""Properties of every loss: the direction of its gradient, its omissions and its refusals."""
 
 from __future__ import annotations
 

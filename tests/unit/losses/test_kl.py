@@ -32,7 +32,7 @@ def test_exact_kl_in_both_directions() -> None:
     backward = kl.kl_policy_to_reference(log(REFERENCE), log(POLICY)).item()
     assert forward == pytest.approx(kl_by_math(POLICY, REFERENCE), abs=1e-12)
     assert backward == pytest.approx(kl_by_math(REFERENCE, POLICY), abs=1e-12)
-    assert abs(forward - backward) > 0.01  # the pair tells the directions apart
+    assert abs(forward - backward) > 0.01  # the pair distinguishes the directions
 
 
 def test_k3_by_hand() -> None:
@@ -108,7 +108,7 @@ def test_draws_by_hand() -> None:
     (row,) = draws([(0, 2)], leaf, "k1_reward").tolist()
     gap = math.log(42)
     assert row == pytest.approx([math.log(7) + gap * 2 / 7, -math.log(6) - 0.5 * gap + gap], abs=1e-12)
-    # A dear draw that fell below 0.8 and a cheap one that rose above 1.3 stand at the bounds.
+    # A costly draw that fell below 0.8 and a cheap one that rose above 1.3 are at the bounds.
     (row,) = draws([(0, 2)], log([0.5, 0.1, 0.4]), "k1_reward").tolist()
     assert row == pytest.approx([math.log(7) + gap * (0.8 - 1), -math.log(6) - 1.3 * gap + gap], abs=1e-12)
     (row,) = draws([(0, 2)], leaf, "k2_loss").tolist()
@@ -246,7 +246,7 @@ def test_each_divergence_agrees_with_the_slow_definition() -> None:
 
 def test_divergence_by_hand() -> None:
     # Weights 1, 1, 2 against 1, 1, 1. Step 1: 1/4 ln(3/4) twice + 1/2 ln(3/2) = ln 3 - 3/2 ln 2.
-    # Candidate 2 goes first: then 1/2, 1/2 on both sides: 0. Candidate 0 goes first: 1/3, 2/3 against 1/2, 1/2:
+    # Candidate 2 first: then 1/2, 1/2 on both sides: 0. Candidate 0 first: 1/3, 2/3 against 1/2, 1/2:
     # 1/3 ln(2/3) + 2/3 ln(4/3) = 5/3 ln 2 - ln 3.
     scores = torch.tensor([[0.0, 0.0, math.log(2)]], dtype=torch.float64)
     selections = torch.tensor([[[2, 0], [0, 2]]])
@@ -272,7 +272,7 @@ def test_gradient_is_that_of_the_kl_for_one_shot_and_leaves_out_the_prefixes_for
     selections = every_selection(5, 2)
     whole, partial = whole_kl_gradient(scores, reference, selections)
     assert (whole - partial).abs().max().item() > 1e-3
-    # What is missing is the score-function term: the mean of D grad ln P.
+    # The missing part is the score-function term: the mean of D grad ln P.
     leaf = scores.clone().requires_grad_()
     constants = divergences_of(scores, reference, selections)
     (missing,) = torch.autograd.grad((selection_log_probs(leaf, selections).exp() * constants).sum(), leaf)

@@ -47,7 +47,7 @@ def terms_of(batch: Batch, clip_epsilon: float | None = 0.2, kl_beta: float = 0.
 
 
 def hand_batch() -> Batch:
-    """Query 1 has ratios 2 and 1/2; query 2 is tied; query 3 has one draw beside padding."""
+    """Query 1 has ratios 2 and 1/2; query 2 is tied; query 3 has one draw next to padding."""
     return {
         "log_probs_BG": tensor([0.2, 0.1], [0.3, 0.3], [0.5, 1.0]).log(),
         "behaviour_log_probs_BG": tensor([0.1, 0.2], [0.3, 0.3], [0.5, 0.1]).log(),
@@ -222,7 +222,7 @@ def static_scores(theta: Tensor) -> Tensor:
 
 
 def history_scores(theta: Tensor) -> Tensor:
-    """[B, G, S, K]: each step's scores also depend, through the parameters, on what was chosen before it."""
+    """[B, G, S, K]: each step's scores also depend, through the parameters, on the choices before it."""
     chosen = torch.nn.functional.one_hot(SELECTIONS, 5).to(theta)
     before = (chosen.cumsum(dim=2) - chosen) @ GATE
     return static_scores(theta)[:, None, None, :] * (1 + 0.3 * before) + (before @ theta.T @ theta).tanh()
@@ -294,7 +294,7 @@ def exact_gradient(rewards: Tensor) -> Tensor:
 def group_gradients(
     scores: Tensor, groups: Tensor, rewards: Tensor, advantages: Advantages, clip: float | None
 ) -> Tensor:
-    """The ascent direction of each row's scores, [B, 3], as if it were a batch of its own; 0 for skipped rows.
+    """The ascent direction of each row's scores, [B, 3], as if it were a separate batch; 0 for skipped rows.
 
     scores [B, 3]; groups [B, G] positions among the six selections; rewards [B, 6].
     """

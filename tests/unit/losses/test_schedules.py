@@ -43,7 +43,7 @@ def test_values_by_hand() -> None:
     falling = [1, (1 + root) / 2, 0.75, 0.5, 0.25, (1 - root) / 2, 0]
     assert rates(10, "cosine", 4) == pytest.approx([0, 0.25, 0.5, 0.75, *falling], abs=1e-15)
     assert rates(10, "constant", 4) == [0, 0.25, 0.5, 0.75, *[1.0] * 7]
-    # 4 updates from 0.2 to 1 of 0.5, and behind a warm-up of 2 back to 0.1.
+    # 4 updates from 0.2 to 1 of 0.5, and after a warm-up of 2 back to 0.1.
     assert rates(4, "rising", 0, 0.2, 0.5) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5], abs=1e-15)
     assert rates(6, "linear", 2, 0.2, 0.5) == pytest.approx([0.1, 0.3, 0.5, 0.4, 0.3, 0.2, 0.1], abs=1e-15)
 
@@ -115,7 +115,7 @@ def test_an_end_by_hand() -> None:
         return [schedules.has_settled(v, patience=patience, least_change=least_change) for v in until]
 
     assert ends([1, 2, 2, 3, 1, 2, 3], 2, 0) == [False, False, False, False, False, True, True]  # equal is no rise
-    assert ends([1, 1.5, 2, 2.5], 2, 0.75) == [False, False, False, False]  # 2 lies 1 above the last rise
+    assert ends([1, 1.5, 2, 2.5], 2, 0.75) == [False, False, False, False]  # 2 is 1 above the last rise
     assert ends([1, 1.5, 1.75, 2], 2, 1) == [False, False, True, True]  # 2 is exactly 1 above: not more
     assert ends([-1, -2], 1, 0) == [False, True]
 
@@ -188,7 +188,7 @@ def test_a_weight_moves_towards_its_target_by_a_fifth_of_a_step_s_share_at_most(
 def test_a_curve_has_settled_when_nothing_since_the_last_rise_counts(
     values: list[float], patience: int, least_change: float
 ) -> None:
-    """The slow definition: of every value, whether it lies more than that above the last one that did."""
+    """The slow definition: for every value, whether it exceeds the last such value by more than that."""
     rises = [0]
     for location in range(1, len(values)):
         rises += [location] if values[location] > values[rises[-1]] + least_change else []

@@ -1,4 +1,4 @@
-"""Selections that end themselves: their law, and that what they are worth teaches where to end."""
+"""Selections with an end action: their probabilities, and that rewards teach the position of the end."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_price_is_paid_for_each_one(rewards: list[float], prices: tuple[float,
     assert torch.equal(net_rewards(given_, lengths, price=0.0), given_)
     twice = net_rewards(net_rewards(given_, lengths, price=prices[0]), lengths, price=prices[1])
     torch.testing.assert_close(twice, net_rewards(given_, lengths, price=sum(prices)), atol=1e-12, rtol=0)
-    # equal lengths are equally dear: what a group is compared within does not move
+    # equal lengths cost the same: each group's baseline stays the same
     paid = net_rewards(given_, lengths, price=prices[0])
     torch.testing.assert_close(paid - paid.mean(), given_ - given_.mean(), atol=1e-12, rtol=0)
 
@@ -123,7 +123,7 @@ WEIGHTS = torch.tensor([0.3, -0.7, 0.5], dtype=torch.float64)
 
 
 def law_holds(ending: Ending, most: int, price: float = 0.2) -> bool:
-    """Whether probabilities add up to 1, and expectation and gradient are those of the recursion."""
+    """Whether probabilities add up to 1, and expectation and gradient equal the recursion's."""
     weights = WEIGHTS.clone().requires_grad_()
     selections, log_probs, lengths = enumerated(weights, most, ending)
     rewards = torch.tensor(
@@ -135,7 +135,7 @@ def law_holds(ending: Ending, most: int, price: float = 0.2) -> bool:
         return False
     expected = value(weights, most, price)
     (wanted,) = torch.autograd.grad(expected, weights)
-    # the loss of draws, each weighed by how often it is drawn: its gradient is the negated one of the expectation
+    # the loss of draws, weighted by their probabilities: its gradient is the negated one of the expectation
     share = chances.detach() * chances.numel()
     terms = on_policy_terms(
         log_probs_BG=log_probs,

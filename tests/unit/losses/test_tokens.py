@@ -108,7 +108,7 @@ def test_every_branch_by_hand() -> None:
 
 
 def test_every_gradient_by_hand() -> None:
-    # -A rho / 10 where neither the clip nor the bound holds, else 0.
+    # -A rho / 10 where neither the clip nor the bound is active, else 0.
     gradient = gradient_of(hand_batch(RATIOS, ADVANTAGES, SAMPLED_RUNS))
     wanted = [0.0, 0.15, -0.05, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert gradient[0].tolist() == pytest.approx(wanted, abs=ATOL)
@@ -141,11 +141,11 @@ def test_the_penalty_takes_the_form_that_is_named() -> None:
         == found["k1_reward"].penalty.item()
         == pytest.approx((4 - 3 * math.log(2)) / 2, abs=ATOL)
     )
-    assert found["k1_reward"].total.item() == 0.0  # its advantages hold the KL
+    assert found["k1_reward"].total.item() == 0.0  # its advantages include the KL
 
 
 def test_the_ratio_of_a_sequence_is_the_geometric_mean_at_each_of_its_tokens() -> None:
-    # Ratios 2 and 8 make 4, of the second row 1/2 alone; behind the mask stands anything.
+    # Ratios 2 and 8 make 4, of the second row 1/2 alone; masked values are arbitrary.
     ratios, mask = tensor((2.0, 8.0), (0.5, math.inf)), torch.tensor([[True, True], [True, False]])
     leaf = ratios.log().requires_grad_()
     behaviour = tokens.behaviour_of_sequences(leaf, torch.zeros_like(ratios), mask)

@@ -1,11 +1,11 @@
-"""The agent's loss against TRL's GRPO trainer on one batch; TRL is no dependency, so this runs where it is installed.
+"""Compare the agent's loss with TRL's GRPO trainer on one batch; runs only where TRL, not a dependency, is installed.
 
-Everything goes through `GRPOTrainer.compute_loss`, whose batch has the fields below since 1.16.
+Everything runs through `GRPOTrainer.compute_loss`; its batch has had the fields below since 1.16.
 
-TRL's `delta` bounds the ratio from above, which for a negative advantage is the dual clip, and for a positive one lies
+TRL's `delta` bounds the ratio from above. For a negative advantage this is the dual clip, and for a positive one it is
 beyond the clip: the two agree wherever delta is greater than 1 + clip_high. Its loss type `dapo` divides by the tokens
-of the whole batch, as ours; its entropy bonus is a mean of the micro-batch, which here is the whole batch. By default
-it also weights k3 by the ratio (`use_bias_correction_kl`), which the published objective does not.
+of the whole batch, as ours; its entropy bonus is a mean of the micro-batch, here the whole batch. By default
+it also weights k3 by the ratio (`use_bias_correction_kl`), unlike the published objective.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def batch_of(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def logits_of(model: torch.nn.Module, batch: dict[str, Any]) -> Tensor:
-    """The logits of the response: those of a position stand one before it."""
+    """The logits of the response: the logits of a position are one position earlier."""
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
     logits: Tensor = model(input_ids=ids, attention_mask=mask).logits[:, N_PROMPT - 1 : -1]

@@ -1,4 +1,4 @@
-"""A wrong formula in the place of the right one is told by the tests beside it, of which none takes an argument."""
+"""The neighboring tests, all without arguments, detect a wrong formula in place of the right one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts and engines over a tiny Qwen2.5-VL, and what the model library says of the same prompts."""
+"""Prompts and engines over a tiny Qwen2.5-VL, and the model library's answers to the same prompts."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def prompts_of(paths: Mapping[str, Path], layout: str = "turns", system: str | N
 def settings(
     engine: str, *, dtype: str = "float32", wave: int = 900, kv: int = 20_000, **decode: Any
 ) -> AnswerSettings:
-    """Return settings for tiny models; greedy without a penalty, unless `decode` says otherwise."""
+    """Return settings for tiny models; greedy without a penalty, unless `decode` overrides it."""
     search = Decode(**{"num_beams": 1, "repetition_penalty": 1.0, **decode})
     artefacts = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
-    return artefacts.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below what a configuration may say
+    return artefacts.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below the minimum of a configuration
 
 
 def results(engine: PackedEngine, requests: Sequence[TokenRequest]) -> list[Result]:
-    """Return a result a request, in order; their given answers are those of all requests for the prompt, sorted."""
+    """Return one result per request, in order; the given answers are the sorted answers of all requests for the prompt."""
     by_prompt = {request.prompt: result for request, result in engine.run(merge_requests(requests))}
     return [by_prompt[request.prompt] for request in requests]
 
 
 class Library:
-    """The stock class of a folder; what it says of a prompt depends on nothing else, and is remembered."""
+    """The stock class of a folder; its answer to a prompt depends on nothing else, and is cached."""
 
     def __init__(self, folder: Path, paths: Mapping[str, Path]) -> None:
         self.family = hf.load(folder, dtype="float32", device="cpu")
@@ -120,7 +120,7 @@ class Bench:
         return tuple(sorted([*ended, self.ids("blue")]))
 
     def prompts(self) -> list[TokenPrompt]:
-        """0 to 4 demonstrations, all image shapes, a duplicate, prompts that begin alike."""
+        """0 to 4 demonstrations, all image shapes, a duplicate, prompts with a common start."""
         chosen = [((), 9), ((0,), 9), ((0, 1), 9), ((0, 1, 2), 8), ((0, 1, 2, 3), 9), ((3, 2, 1, 0), 9), ((4, 4), 7)]
         chosen += [((), 5), ((5,), 6), ((6, 2), 8), ((1, 0), 9), ((0, 1), 9)]
         return [self.prompt(*c) for c in chosen]
@@ -139,5 +139,5 @@ class Bench:
         return PackedEngine(self.parts.model, self.vision(), self.options(**options), wave_tokens, kv_tokens)
 
     def answered(self, requests: Sequence[TokenRequest], **options: Any) -> list[Result]:
-        """Return what an engine of its own says."""
+        """Return the answers of a fresh engine."""
         return results(self.engine(**options), requests)

@@ -1,4 +1,4 @@
-"""On a CPU an answer's bits do not depend on what is computed beside it, and so not on what the ledger knows."""
+"""On a CPU an answer's bits are independent of the rest of its batch, and so of the ledger's contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "answers.sha256"
 
 @cache
 def examples() -> tuple[list[Example], Path]:
-    """Return examples and their images, of which the first ten have sizes of their own."""
+    """Return examples and their images; the first ten images have distinct sizes."""
     train, images = read_examples(world() / "train.jsonl"), Path(tempfile.mkdtemp())
     for number, row in enumerate(train):
         with Image.open(world() / "train_images" / row.image) as image:

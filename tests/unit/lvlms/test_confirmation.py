@@ -1,4 +1,4 @@
-"""What a ledger holds of another engine is told and left alone; a GPU does not answer it again unasked."""
+"""A ledger's answers of another engine are reported and kept; a GPU answers them again only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens end an answer: those of the folder's generation settings, or those that the configuration names."""
+"""The tokens that end an answer: from the folder's generation settings or from the configuration."""
 
 from __future__ import annotations
 

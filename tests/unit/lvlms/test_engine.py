@@ -91,7 +91,7 @@ def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams:
     prompts = bench.prompts()[:8]
     tokens = [r.tokens for r in bench.answered(generating(prompts), beams=beams, repetition_penalty=penalty)]
     assert tokens == stock(bench, prompts, beams=beams, repetition_penalty=penalty)
-    # Else the penalty could be left out unseen.
+    # Otherwise a missing penalty could go unnoticed.
     assert penalty == 1.05 or tokens != stock(bench, prompts, beams=beams)
 
 
@@ -134,7 +134,7 @@ def test_scoring_alone_decodes_nothing(bench, reference) -> None:
     engine = bench.engine(wave_tokens=100_000)
     found = results(engine, [TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
     depths = max(len(p.segments) for p in bench.prompts())
-    assert engine.counters["forwards"] == depths  # inner nodes depth by depth, then all leaves
+    assert engine.counters["forwards"] == depths  # inner nodes depth by depth, then all leaf nodes
     assert all(r.tokens == () for r in found)
     assert largest_gap(found, reference, generated=False) < ATOL  # another batch shape, so only closeness
 

@@ -200,7 +200,7 @@ def test_a_writer_goes_on_where_its_file_was_taken_away(tmp_path: Path, gone: st
         if gone == "the folder":
             folder.rmdir()
         ledger.put(OTHER, {"text": "blue"})
-    assert path not in files(folder)  # a name stands for one content, whoever has read it
+    assert path not in files(folder)  # a name identifies one content for all readers
     assert Ledger(folder).get(OTHER) == {"text": "blue"}
 
 
@@ -212,7 +212,7 @@ def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target
     reader = read_files(tmp_path)
     assert next(reader) == (tmp_path / "b.jsonl", lines["b"].encode())
     (tmp_path / "new").write_text("".join(lines.values()))
-    (tmp_path / "new").rename(tmp_path / target)  # sorts no later than what was read
+    (tmp_path / "new").rename(tmp_path / target)  # sorts no later than the files already read
     for path in files(tmp_path):
         if path.name != target:
             path.unlink()

@@ -1,4 +1,4 @@
-"""A folder of the user's own: a processor as it is saved today, and what its template must do."""
+"""A user's own folder: a processor in today's file format, and the requirements on its template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lever_pipe.runtime.checks import answers, local_checks
 from lever_pipe.runtime.checks.findings import Level
 
 OWN = {"llava": (" ", "</s>"), "gemma3": ("", "<end_of_turn>")}
-"""Family -> what stands before and behind an answer."""
+"""Family -> text before and after an answer."""
 SEARCHES = (
     ("turns", {}),
     ("single_turn", {"num_beams": 3, "repetition_penalty": 1.3}),
@@ -37,7 +37,7 @@ IMAGES_FIRST += "{{ c['text'] if c['type'] == 'text' }}"
 
 @pytest.fixture(params=sorted(OWN), scope="module")
 def artefacts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A family and its folder, which says of images what a saved processor says."""
+    """A family and its folder, with the image settings of a saved processor."""
     folder = tmp_path_factory.mktemp("own") / "model"
     FOLDERS[request.param](folder)
     assert not (folder / "preprocessor_config.json").exists()
@@ -61,7 +61,7 @@ def experiment(folder: Path, layout: str = "turns") -> Experiment:
 
 
 class Plain:
-    """The model library by its own front door: a prompt at a time, and an answer written out behind its prompt."""
+    """The model library through its public interface: one prompt at a time, and an answer written out after its prompt."""
 
     def __init__(self, folder: Path, paths: dict[str, Path]) -> None:
         self.processor = AutoProcessor.from_pretrained(folder)

@@ -121,7 +121,7 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
 
 def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
     engine = load()
-    displayed = ((1, 0), (1, 5), (6, 0))  # alike in all but an image
+    displayed = ((1, 0), (1, 5), (6, 0))  # equal except for one image
     requests = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in displayed]
     prompts = [request.prompt for request in engine.tokenize(requests)]
     assert len({prompt.text for prompt in prompts}) == 1
@@ -207,7 +207,7 @@ def _prompts(engine: LedgerLvlm, requests: list[LvlmRequest]):
 
 
 def test_answers_of_two_paths_never_mix(load, requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the plugin itself: the second path computes all, and both stand in one ledger with their descriptions."""
+    """Through the plugin itself: the second path computes all, and one ledger contains both with their descriptions."""
     load(tmp_path).run(requests)
     here = numerics.path()
     monkeypatch.setattr(numerics, "path", lambda: "another")

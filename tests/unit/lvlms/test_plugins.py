@@ -48,7 +48,7 @@ def test_a_plugin_keeps_the_protocol(artefacts: tuple[str, Path], paths: dict[st
         def ids(text: str, tokenizer=family.tokenizer) -> list[int]:
             return list(tokenizer(text, add_special_tokens=False).input_ids)
 
-        for segments in map(family.render, prompts):  # which may be tokenized apart; an image is one placeholder
+        for segments in map(family.render, prompts):  # may be tokenized separately; an image is one placeholder
             whole = ids("".join(segment.text for segment in segments))
             assert whole.count(family.image_token) == sum(len(segment.images) for segment in segments)
             assert [token for segment in segments for token in ids(segment.text)] == whole
@@ -86,7 +86,7 @@ def test_it_answers_as_the_fast_plugin_and_asks_more_of_the_model(
 
 
 def test_a_model_never_says_an_image(artefacts: tuple[str, Path], paths: dict[str, Path]) -> None:
-    """Whoever likes the placeholder best says what is next best, under each plugin and either search."""
+    """A model that prefers the placeholder emits its next best token, under each plugin and either search."""
     prompts = prompts_of(paths, "turns", "answer with one word")[:3]  # one is as all, and shows none, one or two
     requests = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts]
 

@@ -54,7 +54,7 @@ def by_published(prompt: Prompt, parts: Parts) -> str:
 def test_prompts_are_those_of_the_published_template(real_parts: Parts, layout: str, system: str | None) -> None:
     for prompt in prompts(layout, system):
         text, own = text_of(prompt), by_published(prompt, real_parts)
-        if system == "":  # the template puts in a text of its own where none is given
+        if system == "":  # the template inserts its own text if none is given
             assert own == f"<|im_start|>system\n{SYSTEM}<|im_end|>\n{text}"
         else:
             assert text == own
@@ -63,7 +63,7 @@ def test_prompts_are_those_of_the_published_template(real_parts: Parts, layout: 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("layout", ["single_turn", "turns"])
 def test_segments_tokenised_apart_are_the_whole(tokenizer: Any, layout: str, system: str | None) -> None:
-    """The answer that is scored behind a prompt is a piece of its own, too."""
+    """The scored answer after a prompt is a separate piece, too."""
     for prompt in prompts(layout, system):
         answers = [answer.strip() + END for _, answer in TEXTS]
         for pieces in ([s.text for s in render(prompt)], *([text_of(prompt), answer] for answer in answers)):

@@ -1,4 +1,4 @@
-"""A model behind a server: what it is asked, what is kept, and what becomes of a server that does not answer."""
+"""A model on a server: its requests, the stored answers, and the handling of a server that does not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 MODEL = "some/model:3b"
 END = [3.0, 4.0]
-"""Log-probabilities of what the double's template writes behind an answer: the end of a turn and a line feed."""
+"""Log-probabilities of the double's template text after an answer: the end of a turn and a line feed."""
 
 
 def opened(
@@ -96,7 +96,7 @@ def test_a_server_is_shown_each_prompt_once_and_never_again(tmp_path: Path) -> N
 
 
 def of_tokens(request: dict[str, Any]) -> dict[str, Any]:
-    """Two tokens are the prompt, each letter of an answer is one, and END stands behind an answer that has ended."""
+    """Two tokens are the prompt, each letter of an answer is one, and END follows a finished answer."""
     last = request["messages"][-1]
     if last["role"] == "user":
         return reported("x")

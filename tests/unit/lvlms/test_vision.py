@@ -40,7 +40,7 @@ def test_windows_of_one_length_share_a_call(bench, monkeypatch: pytest.MonkeyPat
         ours = tower(pixels, grid)
         stock = model.model.get_image_features(pixels, torch.tensor([grid] * 3)).pooler_output
     torch.testing.assert_close(ours, torch.stack(list(stock)), rtol=0, atol=1e-4)
-    # 5 x 7 merged tokens hold 6 whole windows, 3 + 2 halves and one quarter; times 3 images; the second layer is full.
+    # 5 x 7 merged tokens make 6 whole windows, 3 + 2 halves and one quarter; times 3 images; the second layer is full.
     assert sorted((n, length) for n, _, length, _ in calls) == [(3, 4), (3, 140), (15, 8), (18, 16)]
 
 

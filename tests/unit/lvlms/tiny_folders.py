@@ -66,7 +66,7 @@ LLAVA_TEMPLATE = (
     "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' '}}"
     "{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-"""LLaVA-1.5's own: a blank alone stands behind an answer."""
+"""LLaVA-1.5's own: only a blank follows an answer."""
 GEMMA = ("<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image>")
 GEMMA_NAMES = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image>"}
 GEMMA_TEMPLATE = (
@@ -212,7 +212,7 @@ def save_internvl(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     size = {"height": 56, "width": 56}
     GotOcr2ImageProcessorPil(size=size, min_patches=1, max_patches=6).save_pretrained(folder)
-    processor = {"processor_class": "InternVLProcessor", "image_seq_length": 4}  # 4 x 4 patches, of which 4 are merged
+    processor = {"processor_class": "InternVLProcessor", "image_seq_length": 4}  # 4 x 4 patches, merged by 4
     (folder / "processor_config.json").write_text(json.dumps(processor))
 
 

@@ -1,4 +1,4 @@
-"""p values of paired differences, families of them, and what a comparison can detect."""
+"""p values of paired differences, families of them, and the detectable differences of a comparison."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_many_questions_approach_the_normal() -> None:
     levels = np.array([-1.0, -0.9, -0.3, 0.0, 0.0, 0.3, 0.6, 1.0])
     differences = generator(0, "many").choice(levels, 800) * generator(0, "selected").integers(0, 2, 800)
     z = differences.sum() / np.sqrt((differences**2).sum())
-    # the lattice of tenths is fine beside a standard deviation of about 10, so a correction of half a step is small
+    # the lattice of tenths is fine relative to a standard deviation of about 10: half a step is a small correction
     assert flip(differences) == pytest.approx(2 * stats.norm.sf(abs(z)), abs=0.01)
 
 
@@ -128,13 +128,13 @@ def test_no_difference_and_no_error() -> None:
 def test_a_handful_of_differing_questions_rejects_nothing() -> None:
     left, right = np.ones((3, 400, 6)), np.ones((3, 400, 6))
     for cell in range(6):
-        right[:, : cell + 2, cell] = 0  # 2 to 7 questions differ, alike in all three runs
+        right[:, : cell + 2, cell] = 0  # 2 to 7 questions differ, equally in all three runs
     found = paired_difference(left, right, same_runs=True)
     p, student = t_p_values(found), 2 * stats.t.sf(found.value / found.error, 399)
     floor = 2.0 ** -np.arange(1, 7)
     assert p == pytest.approx(np.maximum(floor, student), rel=1e-9)
     assert (p > 0.05).tolist() == [True] * 4 + [False] * 2
-    assert student[3] < 0.05  # five questions alike: t(399) = 2.24 would have rejected
+    assert student[3] < 0.05  # five equal questions: t(399) = 2.24 would have rejected
 
 
 def test_holm_against_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:

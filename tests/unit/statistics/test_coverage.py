@@ -1,8 +1,8 @@
-"""Do 95 % intervals hold the truth in 95 % of repetitions, and do tests at 5 % reject a true null in 5 %?
+"""Do 95 % intervals cover the truth in 95 % of repetitions, and do tests at 5 % reject a true null in 5 %?
 
 Simulated are answers like those of the embedded world: on most questions all runs of a policy agree, being right or
 wrong (per-question standard deviation about .48), on the others each run answers anew (the interaction), and a run as
-a whole is better or worse by .7 points (its seed). 2,000 repetitions stand side by side as cells; the standard error of
+a whole is better or worse by .7 points (its seed). 2,000 repetitions form parallel cells; the standard error of
 a share near 95 % is then .5 points.
 """
 
@@ -44,7 +44,7 @@ class Questions:
 
 
 def coverage(estimates: Estimates, truth: float) -> float:
-    """Return in percent how many intervals hold the truth."""
+    """Return the percentage of intervals that cover the truth."""
     bounds = bootstrap_bounds(estimates, generator=generator(0, "coverage", "draws"), n_resamples=1000)
     return 100 * float(np.mean((bounds.low <= truth) & (truth <= bounds.high)))
 
@@ -106,9 +106,9 @@ def test_three_runs_a_side_with_seed_variance() -> None:
     questions = Questions(800, 0.1, "size")
     estimates = paired_difference(questions.runs(3, SEED_SD), questions.runs(3, SEED_SD), same_runs=True)
     p, covered = t_p_values(estimates), coverage(estimates, 0.0)
-    assert 1.5 < 100 * np.mean(p < 0.05) < 5  # seeds do as much as single answers, and three hardly tell them apart
+    assert 1.5 < 100 * np.mean(p < 0.05) < 5  # three seeds cannot separate their effect from single answers
     assert covered < 98.5
-    # the test and the interval tell the same: what is rejected lies outside
+    # test and interval agree: a rejected value is outside
     assert abs(covered - 100 * np.mean(p >= 0.05)) < 1
 
 

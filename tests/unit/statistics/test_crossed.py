@@ -70,7 +70,7 @@ def test_the_mean_squares_are_those_of_an_analysis_of_variance() -> None:
     assert a > e  # else the component of the runs counts as zero
     found = mean_accuracy(values)
     assert found.error**2 == pytest.approx([(a + b - e) / 60], rel=1e-9)
-    # drawn anew: what the mean squares of three runs and twenty questions may be, were they drawn again
+    # drawn anew: possible mean squares of three runs and twenty questions in another draw
     random, n = generator(0, "fiducial"), 400_000
     questions, runs = b * 19 / random.chisquare(19, n), np.maximum(a * 2 / random.chisquare(2, n) - e, 0)
     for distance in (0.05, 0.1, 0.2, 0.4):
@@ -152,7 +152,7 @@ def test_other_runs_share_the_questions_only() -> None:
     plain = paired_difference(left, right, same_runs=False)
     loaded = paired_difference(left + question, right + question, same_runs=False)
     assert loaded.error == pytest.approx(plain.error, rel=1e-9)
-    shifts = 10 * np.array([-1.0, 0.0, 1.0])[:, None, None]  # large beside the rest
+    shifts = 10 * np.array([-1.0, 0.0, 1.0])[:, None, None]  # large relative to the rest
     moved = paired_difference(left + shifts, right, same_runs=False)
     assert moved.error**2 == pytest.approx([100 / 3], rel=0.05)  # variance 100 over 3 runs; the rest adds a little
     assert reach(moved, 0.975) / moved.error == pytest.approx([stats.t.ppf(0.975, 2)], rel=0.05)
@@ -205,7 +205,7 @@ def test_bounds_are_expanded_percentiles() -> None:
     oracle = stats.bootstrap(
         (values,), np.mean, n_resamples=20_000, method="percentile", rng=generator(0, "oracle"), vectorized=True
     ).confidence_interval
-    # t(59) against z, and the spread of n - 1 against that of n
+    # t(59) against z, and the spread with n - 1 against the spread with n
     expansion = stats.t.ppf(0.975, 59) / stats.norm.ppf(0.975) * np.sqrt(60 / 59)
     ends = [values.mean() + expansion * (end - values.mean()) for end in oracle]
     # 20 000 draws place a 2.5 % quantile to about 1 % of the half width (one sd); two such, allow four
@@ -257,7 +257,7 @@ def test_answers_without_spread_have_the_exact_bound(share: float) -> None:
 
 
 def differing(n: int, ahead: int, n_negative: int, runs: int = 1, size: float = 1.0) -> Estimates:
-    """Return the difference of two policies, the left ahead and behind on so many of n questions."""
+    """Return the difference of two policies; the left is better and worse on these numbers of n questions."""
     left, right = np.full((runs, n, 1), size), np.full((runs, n, 1), size)
     right[:, :ahead] = 0
     left[:, ahead : ahead + n_negative] = 0
@@ -287,7 +287,7 @@ def test_one_differing_question_does_not_exclude_a_gain() -> None:
     most_positive = stats.binomtest(0, 66).proportion_ci(0.95, method="exact").high
     assert bounds_of_difference(estimates) == pytest.approx([-most_negative, most_positive], abs=1e-12)
     assert bounds_of_difference(differing(66, 1, 0)) == pytest.approx([-most_positive, most_negative], abs=1e-12)
-    # a part of a point lost leaves whole points unseen
+    # a loss of a fraction of a point is invisible in whole points
     assert bounds_of_difference(differing(66, 0, 1, size=0.25)) == pytest.approx(
         [-most_negative, most_positive], abs=1e-12
     )
@@ -324,7 +324,7 @@ def test_accuracies_stay_between_nought_and_one() -> None:
     estimates = mean_accuracy(values)
     plain = bounds_of(estimates)
     found = accuracy_bounds(estimates, plain)
-    assert plain.high[0] > 1  # expanded beyond what an accuracy can be
+    assert plain.high[0] > 1  # expanded beyond the range of an accuracy
     assert found.high[0] == 1
     assert found.low[0] == plain.low[0]
 

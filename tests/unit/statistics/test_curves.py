@@ -14,7 +14,7 @@ from lever_pipe.statistics.curves import drawdowns, f_test, first_reaching, flat
 
 
 def test_the_published_rewards_are_means_over_forty_episodes() -> None:
-    """Three decimals; a mean of n rewards, each a multiple of 0.1, lies on 0.1 / n (GRIM, Brown 2017)."""
+    """Three decimals; a mean of n rewards, each a multiple of 0.1, is a multiple of 0.1 / n (GRIM, Brown 2017)."""
     rewards = np.array(NO_KL + KL)
     fits = [n for n in range(1, 41) if np.all(np.abs(rewards - np.round(rewards * n / 0.1) * 0.1 / n) <= 0.0005 + 1e-9)]
     assert fits == [40]

@@ -30,7 +30,7 @@ def test_the_image_shows_the_key(bank: ImageBank) -> None:
 
 
 def test_marks_agree_with_a_plain_rereading_of_the_turns(bank: ImageBank) -> None:
-    # Without flips the earlier answers are all there is to know.
+    # Without flips the earlier answers contain all information.
     options = EpisodeOptions((2, 4), (1, 2), 0.2, 0.5, repeat_share=0.4)
     episodes = _draw(bank, options)
     n_contested = 0

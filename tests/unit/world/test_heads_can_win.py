@@ -1,4 +1,4 @@
-"""What the shipped LVLM makes of the options that a head can win by: each does what its docstring says."""
+"""The shipped LVLM's use of the options by which a head can win: each works as its docstring states."""
 
 from __future__ import annotations
 

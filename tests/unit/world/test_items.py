@@ -80,7 +80,7 @@ def test_attributes_are_balanced(train: list[Picture], questions: list[Annotated
     assert spread([p.scene.kind for p in train]) < 1.5
     assert spread([p.scene.color for p in train]) < 1.5
     single = np.mean([p.scene.count == COUNTS[0] for p in train])
-    # 0.7, less where the count itself is asked for: 0.25 / 3 of the questions at 1/3.
+    # 0.7, less for questions about the count itself: 0.25 / 3 of the questions at 1/3.
     assert abs(single - (0.7 - 0.25 / 3 * (0.7 - 1 / 3))) < 0.04
     perceptual = np.mean([not q.relation.is_knowledge for q in questions])
     assert abs(perceptual - 0.25) < 0.04  # four standard deviations of 0.0097

@@ -1,4 +1,4 @@
-"""The shipped models are those of their model card and show the mechanism that it states."""
+"""The shipped models match their model card and show the mechanism that it states."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_two_steps_of_every_phase_run_and_repeat(monkeypatch: pytest.MonkeyPatch
 
 
 class _NoProbes:
-    """Stands in for the probe world, whose 1800 images take a second to draw."""
+    """Replace the probe world, whose 1800 images take a second to draw."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

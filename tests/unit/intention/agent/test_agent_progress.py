@@ -1,4 +1,4 @@
-"""A run that is killed and started again leaves the files of one that was not."""
+"""A run that is killed and restarted writes the same files as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lever_pipe.intention.agent.resume import (
 )
 from lever_pipe.stages import agent_training as stage
 
-# The best policy is that of step 2 or 4; the last checkpoint before either interruption holds an earlier one.
+# The best policy is the one of step 2 or 4; the last checkpoint before either interruption contains an earlier one.
 CONFIG = training(steps=5, arm={"kl": 0.05}, evaluation={"every": 2})
 
 ADAPTIVE = Schedule(kind="adaptive", target=0.01, horizon=12)
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that was stopped behind step 2; a test takes a copy."""
+    """Return the folder of a run that was stopped after step 2; a test takes a copy."""
     run = tmp_path_factory.mktemp("stopped")
     with pytest.MonkeyPatch.context() as patch:
         interrupted(run, CONFIG, 3, patch)
@@ -52,7 +52,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same_files(found: Path, expected: Path) -> None:
-    """Compare bytes, and rows where they hold times."""
+    """Compare bytes, but rows of files with times."""
     for name in ("evaluations.jsonl", "episodes.jsonl", "done.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
     for folder in ("last", "best"):
@@ -137,7 +137,7 @@ def test_the_latest_checkpoint_is_that_of_the_highest_step(
 ) -> None:
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     (tmp_path / "state/step-2").rename(tmp_path / "state/step-10")
-    (tmp_path / "state/step-9").mkdir()  # without any files, which nobody misses
+    (tmp_path / "state/step-9").mkdir()  # without any files, so the restart does not miss it
     interrupted(tmp_path, CONFIG, 3, monkeypatch)
 
 

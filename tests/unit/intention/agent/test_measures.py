@@ -64,7 +64,7 @@ def test_an_episode_that_the_user_ended_is_compared_with_nothing(end: EndReason)
     alone = assign_credit([[FIRST, SECOND]], SUM, GRPO)
     assert [None if row is None else row.tolist() for row in credit.advantages] == [
         *(None, *(row.tolist() for row in alone.advantages)),
-        *(None, None, None),  # one is compared with nobody
+        *(None, None, None),  # a single episode has no comparison
     ]
     assert [scores.tolist() for scores in credit.scores] == [[1.0, 0.4]]
     assert assign_credit([[lost, FIRST]], SUM, GRPO).advantages == [None, None]

@@ -27,7 +27,7 @@ PASSES = [
     ([0, 1, 2, 3], [[4, 4, 4], [11], [12, 13], [1] * (GROWTH + 9)]),
     ([1, 3], [[2], [3]]),
 ]
-"""Which rows read what, after the prompts: unequal texts, rows that wait, and more than the memory had room for."""
+"""Row indices and tokens, after the prompts: unequal texts, rows that wait, and more than the memory's capacity."""
 
 
 def qwen3(**sizes: int) -> Any:

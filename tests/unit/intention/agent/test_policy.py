@@ -85,7 +85,7 @@ def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
         assert layer.weight.dtype is torch.float32
 
 
-# --- what is refused
+# --- refusals
 
 
 def edit_config(**values: Any) -> Callable[[Path], None]:
@@ -126,7 +126,7 @@ def test_remote_code_is_not_run(tmp_path: Path) -> None:
         load_policy(tmp_path / "policy", "float32")
 
 
-# --- where a policy is
+# --- the location of a policy
 
 
 def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:

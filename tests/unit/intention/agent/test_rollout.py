@@ -50,7 +50,7 @@ def roll(model: Any, requests: Sequence[EpisodeRequest], *, greedy: bool = False
 
 
 def play(*turns: str, task: Task = TRAVEL, **options: Any) -> Episode:
-    """Return the one episode in which these turns are said."""
+    """Return the one episode with these turns."""
     policy = scripted({task.id: [ids(turn) for turn in turns]}, [task])
     (episode,) = roll(policy, requests_of([task]), **options).episodes
     return episode
@@ -60,7 +60,7 @@ def words_of(tokens: Sequence[int]) -> str:
     return " ".join(CODEC.words[token] for token in tokens)
 
 
-# --- what an episode is
+# --- the contents of an episode
 
 
 def test_an_episode_holds_the_whole_dialogue() -> None:
@@ -127,7 +127,7 @@ ENDS: list[tuple[EndReason, list[str], list[float], dict[str, Any]]] = [
     ("timeout", [ask("budget") + END], [0.0], LATE),
     # Prompt 9, call 7, feedback 10: a context of 26 is full.
     ("context", [ask("budget") + END], [1.0], {"max_context": 26}),
-    # One of 27 leaves room for one token of the next turn.
+    # With a limit of 27, one token remains for the next turn.
     ("context", [ask("budget") + END, "<tool_call>"], [1.0, 0.0], {"max_context": 27}),
 ]
 
@@ -196,7 +196,7 @@ def test_no_token_is_read_twice() -> None:
     policy = scripted(script, tasks)
     rollouts = roll(policy, requests_of(tasks))
     counts = rollouts.counts
-    # Everything but the last token of each dialogue, which nothing comes after.
+    # Everything but the last token of each dialogue, because no token follows it.
     n_tokens = sum(len(episode.tokens) - 1 for episode in rollouts.episodes)
     assert counts.prefill_tokens + counts.decode_tokens == sum(policy.read) == n_tokens
     # A turn of all running dialogues needs one forward pass for each token of its longest speech.

@@ -1,4 +1,4 @@
-"""Dialogues in the format of a model folder: what is sampled stays as it was sampled."""
+"""Dialogues in the format of a model folder: sampled tokens stay as they were sampled."""
 
 from __future__ import annotations
 

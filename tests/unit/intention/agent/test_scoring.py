@@ -30,8 +30,8 @@ def test_what_texts_begin_with_alike_is_read_once_and_moves_no_score_nor_gradien
     start = torch.randint(1, 63, (n_alike,), generator=numbers)
     texts = [torch.cat([start, torch.randint(1, 63, (length,), generator=numbers)]) for length in LENGTHS]
     for number, text in enumerate(texts):
-        text[n_alike] = number  # no more than the start is alike
-    first = n_alike - 5 if n_alike > 128 else n_alike + 1  # the state before a place may lie in what is alike
+        text[n_alike] = number  # only the start is equal
+    first = n_alike - 5 if n_alike > 128 else n_alike + 1  # the state before a position may be in the equal part
     positions = [torch.tensor([first]), torch.tensor([n_alike + 3]), torch.tensor([n_alike + 2, n_alike + 11])]
     seen: list[int] = []
     model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].numel()))

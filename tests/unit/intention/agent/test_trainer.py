@@ -88,7 +88,7 @@ def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
 
 
 def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, run: Path, files: Files) -> None:
-    """And those that say so: their weights are told, and nothing else differs."""
+    """Runs with schedules that are constant log their weights; nothing else differs."""
     flat = {"kl": 0.1, "entropy": 0.02}
     plain = rows_of(tmp_path / "plain", training(arm=flat))
     arm = {f"{term}_schedule": Schedule(kind="cosine", minimum=1.0) for term in flat}
@@ -115,7 +115,7 @@ def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
         # 12 episodes of 24: half of the error, of which a fifth counts; more entropy needs less of a bonus.
         weight *= 1 - 0.5 * min(0.2, max(-0.2, row.values["entropy"] / 0.3 - 1))
     assert weight != 0.5
-    # At the first step the penalty weighs nothing: both of its updates are those of an arm without one.
+    # At the first step the penalty weighs nothing: both of its updates equal the updates of an arm without one.
     free = rows_of(tmp_path / "free", training(arm=arm | {"kl": 0.0, "kl_schedule": Schedule()}, **settings)).metrics
     assert rows[0].values["grad_norm"] == free[0].values["grad_norm"]
     assert rows[-1].values["kl"] < free[-1].values["kl"]
@@ -126,7 +126,7 @@ FAST = {"steps": 4, "learning_rate": 5e-3}
 
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Return the files of a run that nothing holds."""
+    """Return the files of a run without a penalty."""
     return rows_of(tmp_path_factory.mktemp("free"), training(**FAST))
 
 
@@ -154,7 +154,7 @@ def test_a_reset_makes_the_policy_its_own_reference(tmp_path: Path, free: Files)
 
 
 def test_a_proxy_pays_in_training_and_judges_nothing(tmp_path: Path, free: Files) -> None:
-    """Twice the reward is the same advantage: the policy moves alike, told less than the evaluation's rules tell it."""
+    """Twice the reward gives the same advantage and the same updates; prompts show less than the evaluation's rules."""
     untold = {"show_reward": False, "normalise_rewards": False}
     plain, twice = (
         rows_of(tmp_path / name, training(arm={"proxy": ENVIRONMENT.model_copy(update=untold | scale)}, **FAST))
@@ -226,7 +226,7 @@ def test_an_episode_that_the_user_failed_teaches_nothing(
     (rollout,) = [episodes for episodes in dialogues if len(episodes) == 24]
     groups = [rollout[start : start + 6] for start in range(0, 24, 6)]
     sound = [[episode for episode in group if episode.end != "failed"] for group in groups]
-    assert [len(group) for group in sound] == [1, 3, 6, 6]  # the first is compared with nobody
+    assert [len(group) for group in sound] == [1, 3, 6, 6]  # the first has no comparison
     assert any(sum(episode.rewards) for episode in rollout if episode.end == "failed")
     assert values["end_failed"] == values["simulator_failures"] / 24 == 8 / 24
     whole = [episode for group in sound for episode in group]
@@ -267,4 +267,4 @@ def test_a_pass_takes_each_task_at_most_once(n_tasks: int, n_prompts: int, seed:
 def test_each_pass_has_its_own_order() -> None:
     passes = [[i for step in (2 * n + 1, 2 * n + 2) for i in tasks_of_step(step, 10, 4, 0)] for n in range(3)]
     assert len({tuple(taken) for taken in passes}) == 3
-    assert len({tuple(sorted(taken)) for taken in passes}) > 1  # others are left out
+    assert len({tuple(sorted(taken)) for taken in passes}) > 1  # passes omit different tasks

@@ -13,7 +13,7 @@ ASK = "<tool_call> action what about {} </tool_call> <im_end>"
 
 
 def messages(*turns: str) -> DialogueRow:
-    """Return the transcript of the episode in which these turns are said."""
+    """Return the transcript of the episode with these turns."""
     text = [[CODEC.words.index(word) for word in turn.split()] for turn in turns]
     player = player_of(scripted({TASK.id: text}, [TASK]))
     (episode,) = player.play([EpisodeRequest(TASK, 0, 0, (0, "test", 0, 0))]).episodes

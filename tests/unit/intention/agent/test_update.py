@@ -1,4 +1,4 @@
-"""One optimiser update: against a slow loss over all logits, however it is cut, and where nothing is to be learnt."""
+"""One optimizer update: against a slow loss over all logits, for every split, and without anything to learn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def training_samples() -> list[TrainingSample]:
 
 
 def run(artefacts: list[TrainingSample], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
-    """Return the policy after one update, its gradients kept, and what was measured."""
+    """Return the policy after one update, with its gradients, and the measurements."""
     grpo = settings_of(**settings)
     policy = build_tiny(TINY, VOCABULARY, 0)
     prepare_for_updates(policy)

@@ -46,7 +46,7 @@ def demonstrator(config: WarmStart) -> Demonstrator:
 
 
 def one_by_one(model: Any, batch: list[Demonstration]) -> torch.Tensor:
-    """Return the loss as its definition says it: each dialogue alone, its agent tokens, the mean over all of them."""
+    """Return the loss by its definition: each dialogue alone, its agent tokens, the mean over all of them."""
     terms = []
     for each in batch:
         log_probs = model(input_ids=torch.tensor([each.tokens])).logits[0].log_softmax(-1)

@@ -103,7 +103,7 @@ def test_a_resumed_run_keeps_the_later_account() -> None:
 def test_a_log_in_pieces_is_what_the_last_piece_of_each_step_says(
     tmp_path: Path, segments: list[int], back: list[int]
 ) -> None:
-    """Oracle: a run as a stack of steps, from which a resumption takes off what comes after its checkpoint."""
+    """Oracle: a run as a stack of steps; a resumption removes the steps after its checkpoint."""
     stack: list[tuple[int, float]] = []
     lines = []
     for piece, length in enumerate(segments):

@@ -1,7 +1,7 @@
 """The launch files and the reader of logs against verl itself: its configuration, its checks and its console.
 
-`pip install --no-deps` of the extra `verl` suffices: nothing of it is imported that needs Ray. What is no module of its
-own is taken out of its source.
+`pip install --no-deps` of the extra `verl` suffices: no import of it needs Ray. Parts that are not separate
+modules are extracted from its source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if found is None or found.origin is None:
 VERL = Path(found.origin).parent
 MULTI_TURN = "actor_rollout_ref.rollout.multi_turn"
 OF_THE_FORK = {f"{MULTI_TURN}.{name}" for name in ("model_name", "trajectory_score_method", "turn_level_method")}
-"""Keys that verl 0.4.0 does not know: UserRL's fork added them."""
+"""Keys that verl 0.4.0 lacks: UserRL's fork added them."""
 TOOLS = f"{MULTI_TURN}.tool_config_path=x"
 """As `launch.sh` adds it."""
 ARMS = {

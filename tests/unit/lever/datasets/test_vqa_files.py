@@ -1,4 +1,4 @@
-"""The official VQA format: what is read, and that every problem is reported at once."""
+"""The official VQA format: its fields are read, and every problem is reported at once."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_each_distinct_item_is_encoded_once(
 
 
 def test_long_texts_are_cut_at_the_positions_of_the_model(encoder: clip.ClipEncoder) -> None:
-    # 8 positions hold start, 6 words and end; the rest cannot matter.
+    # The 8 positions are start, 6 words and end; the rest cannot matter.
     long, cut = "a b c d e f g h i j", "a b c d e f"
     np.testing.assert_array_equal(encoder.texts([long]), encoder.texts([cut]))
 

@@ -40,7 +40,7 @@ def inputs(batch: int = 3, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("head", ["static", "gru"])
 def test_a_block_begins_as_the_identity(head: str) -> None:
     plain, block = selector(replace(PLAIN, head=head)), selector(replace(BLOCK, head=head))
-    for name in plain.state_dict().keys() - plain.head.state_dict().keys():  # a head is drawn behind the block
+    for name in plain.state_dict().keys() - plain.head.state_dict().keys():  # a head is drawn after the block
         assert torch.equal(plain.state_dict()[name], block.state_dict()[name]), name
     with torch.no_grad():
         assert torch.equal(plain(*inputs()), block(*inputs()))
@@ -66,7 +66,7 @@ def test_query_and_candidates_pass_the_same_block() -> None:
     torch.testing.assert_close(module.project(pool)[:, 3], module.project(query))
     attention = module.cross_attn_layers[0]
     assert isinstance(attention, nn.MultiheadAttention)
-    nn.init.zeros_(attention.out_proj.weight)  # what is left of the query is its own normalised vector
+    nn.init.zeros_(attention.out_proj.weight)  # the rest of the query is its own normalized vector
     found = module.encode(query, pool)
     candidates = module.cand_proj(module.project(pool))
     torch.testing.assert_close(found.candidates, nn.functional.normalize(candidates, dim=-1))
@@ -97,7 +97,7 @@ def test_a_block_learns_through_every_tensor() -> None:
 
 
 def test_a_block_lets_the_question_choose_the_attribute() -> None:
-    """Query (image, question) and candidates match where their images agree in the attribute that is asked for.
+    """Query (image, question) and candidates match if their images agree in the attribute of the question.
 
     Every pool holds four images, one for each pair of two attributes of one bit, so one matches in the asked attribute
     alone, one in the other alone. A score that is bilinear in query and candidate sees image and question of the

@@ -89,7 +89,7 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     # A quarter of each pool is right; the untrained policy prefers the query's own kind, which is wrong.
     assert values[0]["loss"] > math.log(K / 2)
     assert values[-1]["agreement"] == 1.0
-    # Two candidates are alike: ln 2 is the floor, and ln 8 what knowing nothing costs.
+    # Two candidates are equal: ln 2 is the floor, and ln 8 the loss of a uniform policy.
     assert math.log(2) - 1e-6 < values[-1]["loss"] < (math.log(2) + math.log(8)) / 2
 
 

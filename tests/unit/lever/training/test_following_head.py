@@ -61,7 +61,7 @@ def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
 
 
 # A world in which demonstrations complement each other: a question needs two keys out of four, and its pool has three
-# candidates of each of them and one of each of the others. All candidates of a key look alike.
+# candidates of each of them and one of each of the others. All candidates of a key look the same.
 
 COPIES, KEYS = 3, 4
 NEEDED = list(itertools.combinations(range(KEYS), 2))
@@ -88,10 +88,10 @@ def expected_reward(scores: Tensor, groups: Groups) -> Tensor:
 
 
 BEST_RANKING = COPIES / (2 * COPIES - 1)
-"""What a static head can reach. Candidates of a key look alike and so score alike. Let each of m candidates of one key
+"""Upper bound for a static head. Candidates of a key look and score the same. Let each of m candidates of one key
 have the share x/m of all weight and each of the other (1-x)/m; weight on further candidates only loses. Then
     P(both keys) = x (1-x) / (1 - x/m) + (1-x) x / (1 - (1-x)/m) = m (2m-1) y / (m (m-1) + y),  y = x (1-x),
-which rises with y up to y = 1/4, where it is m / (2m-1)."""
+which rises with y up to y = 1/4, with the value m / (2m-1)."""
 
 
 def trained(head: str) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from lever_pipe.experiment.stage_configs import Runtime
 
 @pytest.mark.parametrize("name", CURVES)
 def test_a_training_repeats_its_recorded_curve(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    execution.prepare(Runtime())  # also where a start policy is taught before any stage runs
+    execution.prepare(Runtime())  # also before a start policy is taught, which precedes all stages
     found = CURVES[name](tmp_path, monkeypatch)
     if os.environ.get(REWRITE) == "1" and numerics.path() == "portable":
         write(name, path_here(), found)

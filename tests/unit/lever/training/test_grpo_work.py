@@ -82,7 +82,7 @@ def test_frozen_projections_see_each_example_once_an_epoch() -> None:
     policy = selector(3, frozen=True)
     rows = rows_through(policy, PROJECTIONS)
     epoch(policy)
-    assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row tells that nothing trains it
+    assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row detects that nothing trains it
 
 
 @pytest.mark.parametrize("batch", [1, 5])

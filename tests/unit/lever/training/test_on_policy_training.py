@@ -47,7 +47,7 @@ def queries(n: int) -> Groups:
 
 
 def worth(prompts: PromptIds) -> ScoredSelections:
-    """Return a reward that tells apart query, demonstrations, their order and their number."""
+    """Return a reward that depends on the query, the demonstrations, their order and their number."""
     query, chosen = prompts
     code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
     return ScoredSelections(math.sin(code), float(code % 3 == 0))
@@ -55,7 +55,7 @@ def worth(prompts: PromptIds) -> ScoredSelections:
 
 @dataclass
 class Recorder:
-    """A judge that remembers what it was asked, call by call."""
+    """A judge that records its requests, call by call."""
 
     of: Callable[[PromptIds], ScoredSelections] = worth
     calls: list[list[PromptIds]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Recorder:
 
 @dataclass
 class Run:
-    """What one epoch leaves; `steps` holds the batch of each optimiser step, what it logs and the learning rate."""
+    """The results of one epoch; `steps` lists each optimizer step's batch, logged values and learning rate."""
 
     policy: PointerSelector
     values: dict[str, float]
@@ -233,7 +233,7 @@ def test_a_batch_is_drawn_once_by_the_policy_as_it_then_is() -> None:
         batches = [batch for batch, _, _ in run.steps[3 * number : 3 * number + 3]]
         assert batches[0] is batches[1] is batches[2]
         ratios = [values["mean_ratio"] for _, values, _ in run.steps[3 * number : 3 * number + 3]]
-        assert ratios[0] == 1.0  # whoever drew is whoever learns, bit for bit
+        assert ratios[0] == 1.0  # the sampling policy is the learning policy, bit for bit
         assert 1.0 not in ratios[1:]
     penalties = [values["kl"] for _, values, _ in run.steps]
     assert penalties[0] == 0.0  # the anchor itself drew the first batch
@@ -394,6 +394,6 @@ def test_it_learns_what_the_scorer_rewards(rule: AdvantageName, clips: bool) -> 
         assert len(list(steps)) == 3
         rewards.append(updates.means()["reward"])
     # No ranking that ignores the query is right for more than one kind of four: 1/4 on the average of all queries.
-    # Above 1/2 it has to tell two kinds of queries apart at least.
+    # Values above 1/2 require a distinction of at least two kinds of queries.
     assert expected_share(module, groups) > 1 / 2
     assert rewards[-1] > 1 / 2 > rewards[0]

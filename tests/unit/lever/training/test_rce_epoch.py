@@ -47,7 +47,7 @@ def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None
     chain.initialise()
     chain.epoch("rce", 1)
     values = chain.epoch("rce", 2).values
-    # 16 train queries: 4 steps an epoch, 20 in the horizon; epoch 2 holds steps 4..7
+    # 16 train queries: 4 steps an epoch, 20 in the horizon; epoch 2 has steps 4..7
     shares = [step / 19 for step in (4, 5, 6, 7)]
     assert values["temperature"] == pytest.approx(sum(2 - 1.5 * share for share in shares) / 4, abs=1e-12)
     rate = [0.5e-4 + 0.5e-4 * (1 + math.cos(math.pi * share)) / 2 for share in shares]
