@@ -60,7 +60,7 @@ def test_a_rule_calls_its_stage_with_its_files(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_log_lies_next_to_the_manifest(stage: str) -> None:
-    """Its wildcards are bounded as the card's are: else the maker of a file is looked for among all of them."""
+    """Its wildcards have the bounds of the manifest's: else Snakemake searches all rules for the file's producer."""
     rule = rules()[stage]
     others = str(rule.output.manifest).removesuffix("run.json")
     assert list(map(str, rule.log)) == [f"{others}log.txt"]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vllm
 ROOT = Path(__file__).parents[2]
 OF_VLLM = "lvlm={engine: vllm, vllm: {memory_share: 0.1, eager: true, image_cache_gb: 0.1}}"
 TOLERANCE = 1e-5
-"""Tolerance for rewards that are probabilities, which two engines sum in another order, and for results trained on them."""
+"""For rewards that are probabilities, which two engines sum in another order, and for results trained on them."""
 
 
 def ran(results: Path, *settings: str) -> Path:

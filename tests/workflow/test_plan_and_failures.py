@@ -107,7 +107,7 @@ def planned(project: Project, *words: str) -> dict[str, Any]:
 
 
 def files_of(folder: Path) -> dict[str, int]:
-    """Return the times of all files but caches: Python's, and the caches of times and digests that every dry run writes."""
+    """Return the times of all files but caches: Python's, and the ones that every dry run writes."""
     caches = {"__pycache__", "iocache", "digests.json"}
     paths = (path for path in folder.rglob("*") if path.is_file() and not caches & set(path.parts))
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in paths}

@@ -1,6 +1,6 @@
 """Snakemake and our own tools as forks of processes that have imported what they need: what a test's command computes.
 
-A command comes from a process that has imported `lever_pipe` of the command's own folder, as its files are now. Its
+A command runs in a fork of a process that has imported `lever_pipe` of the folder, as its files are now. Its
 jobs come from servers (`lever_pipe.runtime.forks`) that are forks themselves: of a process that has imported what jobs
 import of libraries, on the numeric path and with the threads of the tests, and nothing of `lever_pipe`.
 """
@@ -77,7 +77,7 @@ def run(
 
 @lru_cache(maxsize=3)
 def _commands(folder: Path, package: tuple[tuple[int, str], ...]) -> connection.Connection:
-    """Return a server of commands for a folder whose package has these files, as long as it is in use."""
+    """Return the connection to a server of commands for a folder whose package has these files."""
     ours, theirs = forking.Pipe()
     with theirs:
         forking.Process(target=_take_commands, args=(theirs, folder, codes)).start()
@@ -135,7 +135,7 @@ def _become(
 
 @cache
 def _lender() -> tuple[bytes, connection.Connection]:
-    """Return the address of the servers of jobs, as long as it is in use."""
+    """Return the address of the process that forks servers of jobs, and a connection that keeps it alive."""
     ours, theirs = forking.Pipe()
     with theirs, socket.socket(socket.AF_UNIX) as listener:
         listener.bind("")  # the kernel finds a name
@@ -146,7 +146,7 @@ def _lender() -> tuple[bytes, connection.Connection]:
 
 @atexit.register
 def _let_go() -> None:
-    """End all processes that their parent waits for."""
+    """Release the servers' connections, which ends the servers."""
     _commands.cache_clear()
     _lender.cache_clear()
 
@@ -177,7 +177,7 @@ def _borrow(lender: bytes) -> None:
 
 
 def _lend(listener: socket.socket, held: connection.Connection) -> None:
-    """Import the modules of jobs on a client's first request, and fork a server for each client."""
+    """Import the modules of jobs on a request for a server, and fork one for the client."""
     while held not in connection.wait([listener, held]):
         asking, _ = listener.accept()
         with asking:

@@ -17,7 +17,7 @@ from private_mounts import ROOT
 from lever_pipe.base import atomic, storage
 
 N_KILLS = 100  # of each kind
-# A process that writes one content after the other, all of one letter, as fast as it can. It speaks when the first is
+# A process that writes one content after the other, all of one letter, as fast as it can. It prints when the first is
 # there, and is a fork of one that has imported all already: 200 interpreters would take minutes.
 WRITER = """
 import os, signal, sys

@@ -66,7 +66,7 @@ MANIFESTS: dict[str, tuple[Manifest, FieldsOf]] = {
     "answers": (answers(), lineage.of_answers),
     "scores": (scores("baseline/oracle"), lineage.of_scores),
 }
-# Names of a group or of its files; lineage does not contain them.
+# Fields that name a group or its files; they are not part of its lineage.
 NAMES = {("baseline",), ("policies",)}
 LOCATIONS = [
     (name, path)

@@ -1,4 +1,4 @@
-"""`doctor --answer` sends a request to the embedded LVLM and to one of the model library."""
+"""`doctor --answer` sends the same questions to the embedded LVLM and to the model library."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_lock_of_a_killed_run_is_removed_where_none_can_be_at_work(folder: P
     invocation.hold_folder()
     assert any(invocation.LOCKS.iterdir()) != is_here
     assert invocation.RUNNING.read_text() == atomic.machine()
-    invocation.hold_folder()  # the same run plans once more
+    invocation.hold_folder()  # the same run plans again
 
 
 def test_a_second_run_in_a_folder_is_refused_in_a_sentence(folder: Path) -> None:

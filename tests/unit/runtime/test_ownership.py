@@ -1,4 +1,4 @@
-"""One writer an artefact: real processes that want the same one at once."""
+"""One writer per artifact: real processes that compete for the same one."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def call(folder: Path, **changes: object) -> list[str]:
 
 @contextmanager
 def another_job(folder: Path) -> Iterator[None]:
-    """Let another process own the artefact, until `main` waits for it."""
+    """Let another process own the artifact, until `main` waits for it."""
 
     def job() -> None:
         with owned(folder / "manifest"):

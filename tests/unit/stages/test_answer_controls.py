@@ -1,4 +1,4 @@
-"""The LVLM's scores with demonstrations that are shuffled, reversed or otherwise altered."""
+"""The LVLM's scores with demonstrations that are blank, moved or reversed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_reversed_twice_and_moved_as_often_as_there_are_some_nothing_has_changed
 
 @pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 def test_earnings_are_those_of_the_prompts_that_the_controls_make(tmp_path: Path) -> None:
-    """A lone demonstration is its own reverse, and can only have its own answer."""
+    """A lone demonstration equals its own reverse, and no other demonstration can provide its answer."""
     train = storage.read_examples(world() / "train.jsonl")
     same = {one.example_id: [o.example_id for o in train if o.answer == one.answer and o != one] for one in train}
     queries = [one for one in train if same[one.example_id]][:20]

@@ -69,7 +69,7 @@ def test_facts_of_the_runs(folder: Path) -> None:
     fact = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv").fact("baseline", 2)
     assert (fact.engine, fact.planned_steps, fact.executed_steps, fact.reason) == ("native", 10, 10, "finished")
     assert (fact.n_parameters, fact.device) == (227_808, "cpu")
-    # 1.52 s a step, 0.1 s more at steps 5 and 10; the card's 70 s may be those of a resumed half
+    # 1.52 s a step, 0.1 s more at steps 5 and 10; the manifest's 70 s may be those of a resumed half
     assert fact.seconds == pytest.approx(15.4, rel=1e-8)
 
 

@@ -87,7 +87,7 @@ def study(tmp_path: Path) -> Study:
 TUNED = [f"run{run}" for run in range(RUNS)]
 
 
-def test_without_a_problem_it_is_the_right_evaluation(study: Study) -> None:
+def test_without_a_bug_it_is_the_right_evaluation(study: Study) -> None:
     found = study.select(*TUNED)
     for name, rows in zip(TUNED, found, strict=True):
         select_demonstrations(

@@ -91,7 +91,7 @@ NONE = "No GRPO run is part of this configuration."
         ([], NONE, NONE),
     ],
 )
-def test_a_manifest_says_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:
+def test_a_summary_states_what_it_can(rows: list[EvidenceRow], beta: str, grpo: str) -> None:
     of_beta, of_grpo, *_ = map(answer, summaries(rows))
     assert of_beta.startswith(beta)
     assert of_grpo.startswith(grpo)
