@@ -54,7 +54,7 @@ def settings(
 
 
 def results(engine: PackedEngine, requests: Sequence[TokenRequest]) -> list[Result]:
-    """Return one result per request, in order; the given answers are the sorted answers of all requests for the prompt."""
+    """Return one result per request, in order; given answers are the sorted answers of all requests for the prompt."""
     by_prompt = {request.prompt: result for request, result in engine.run(merge_requests(requests))}
     return [by_prompt[request.prompt] for request in requests]
 

@@ -61,7 +61,7 @@ def experiment(folder: Path, layout: str = "turns") -> Experiment:
 
 
 class Plain:
-    """The model library through its public interface: one prompt at a time, and an answer written out after its prompt."""
+    """The model library through its public interface: one prompt at a time, an answer written out after its prompt."""
 
     def __init__(self, folder: Path, paths: dict[str, Path]) -> None:
         self.processor = AutoProcessor.from_pretrained(folder)
