@@ -231,7 +231,7 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
 
 
 def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[str, tuple[Path, ...]]:
-    """Write outputs of `evaluate_start`, or `evaluate_served`, whose agents have costs and fail their first task."""
+    """Write outputs of `evaluate_start`, or `evaluate_served`, whose agents have costs and lose their first task."""
     files: dict[str, tuple[Path, ...]] = {f"{kind}_evaluations": (), f"{kind}_episodes": ()}
     for name in names:
         evaluations, episodes = evaluate(study, AgentRun(arm=name, seed=0), "test", "last", 0)

@@ -1,4 +1,4 @@
-"""Everything from which the claims are evaluated: the published files, and results of ours that can be worked out by hand.
+"""Everything from which the claims are evaluated: the published files, and our own results, computable by hand.
 
 Accuracy of ours: 50 + gain(beta) + 0.5 epoch + 2 shots + (seed - 1), the same at every sample count.
 KL: 0.1 - 0.01 epoch - 0.1 beta + 0.0001 seed, in the training-curve runs with a small wave on it; PPO loss: 0.02 +
