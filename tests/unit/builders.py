@@ -1,4 +1,4 @@
-"""Small, valid artefacts for tests: examples, pools, RL groups and embeddings, in memory and on disk."""
+"""Small, valid artifacts for tests: examples, pools, RL groups and embeddings, in memory and on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the claims are judged from: the published files, and results of ours that can be worked out by hand.
+"""Everything from which the claims are evaluated: the published files, and our own results, computable by hand.
 
 Accuracy of ours: 50 + gain(beta) + 0.5 epoch + 2 shots + (seed - 1), the same at every sample count.
 KL: 0.1 - 0.01 epoch - 0.1 beta + 0.0001 seed, in the training-curve runs with a small wave on it; PPO loss: 0.02 +
@@ -113,7 +113,7 @@ def _agents(path: Path) -> Iterator[EvidenceRow]:
 def evaluated(
     evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()
 ) -> dict[str, EvaluatedClaim]:
-    """Return every claim of the file, judged by evidence, by id; `lineages` are added to the published ones."""
+    """Return every claim of the file, evaluated by evidence, by id; `lineages` are added to the published ones."""
     displayed = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
     agents = agent_runs.displayed_config(study).agents
     config = BuildReportConfig(title="", studies=tuple(displayed), main_preset=PRESET, agents=agents)

@@ -1,4 +1,4 @@
-"""Faults on request: every Python process of a copied project imports this module when it starts.
+"""Problems on request: every Python process of a copied project imports this module when it starts.
 
 A problem is a JSON file `NAME.problem` next to this module: which stage, `when` (words that the stage's call
 must contain), `at` (the problem strikes before a file of that name appears whole; empty: when the stage starts) and

@@ -1,6 +1,6 @@
 """Do 95 % intervals cover the truth in 95 % of repetitions, and do tests at 5 % reject a true null in 5 %?
 
-Simulated are answers like those of the embedded world: on most questions all runs of a policy agree, being right or
+The simulated answers resemble those of the embedded world: on most questions all runs of a policy agree, being right or
 wrong (per-question standard deviation about .48), on the others each run answers anew (the interaction), and a run as
 a whole is better or worse by .7 points (its seed). 2,000 repetitions form parallel cells; the standard error of
 a share near 95 % is then .5 points.

@@ -1,4 +1,4 @@
-"""The residual block behind the input projection."""
+"""The residual block after the input projection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twenty optimiser steps of every trainer, number by number: a computation changes on purpose or not at all."""
+"""Twenty optimizer steps of every trainer, number by number: a computation changes on purpose or not at all."""
 
 from __future__ import annotations
 
