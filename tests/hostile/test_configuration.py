@@ -105,7 +105,7 @@ REFUSED: dict[str | bytes, str] = {
         )
     },
     **{f"store: {{folder: {text}}}": "store.folder" for text in ("README.md", "docs", ".", "/", "''", "'~nobody at all/x'")},
-    f"store: {{folder: {ROOT}/resources/x}}": "of the project (resources)",
+    f"store: {{folder: {ROOT}/resources/x}}": "to the project (resources)",
     "encoder: {model: '-x'}": "encoder.model",
     "data: {files: {train_images: \"a\\nb\"}}": "data.files.train_images",
     "intention: {execution: {connection: {base_url: 'http://me:secret@host/v1'}}}": "not shown",
@@ -141,7 +141,7 @@ REFUSED_WORDS: dict[tuple[str, ...], str] = {
     ("data.n_eval=010",): "--config data.n_eval: expected a decimal number",
     ("pools=[" + "[" * 3000,): "--config pools: expected at most 100 levels",
     ("results=\udcff",): "--config results: expected YAML or JSON",
-    ("results=lever_pipe",): "of the project",
+    ("results=lever_pipe",): "to the project",
     ("data={n_eval: 8, n_eval: 9}",): "twice",
     ("data={n_eval: 8",): "expected YAML or JSON",
     ("data=!!python/object/apply:os.system [touch pwned]",): "expected values without tags",

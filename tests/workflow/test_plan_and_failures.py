@@ -137,7 +137,7 @@ def test_a_plan_tells_jobs_reasons_and_hours_and_writes_nothing(project: Project
 
     project.snakemake("--cores", "2", "--", WORLD)
     before = files_of(project.folder)
-    assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).endswith("file is there and up to date.\n")
+    assert project.tool("plan", *SMOKE, "--quiet", "--", WORLD).endswith("file exists and is up to date.\n")
     with project.edited("config/smoke.yaml", "n_train: 600", "n_train: 500"):
         (world,) = planned(project, "--", WORLD)["rules"]
     seconds = json.loads((project.folder / "results/smoke/world/train.run.json").read_text())["seconds"]

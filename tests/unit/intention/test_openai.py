@@ -206,7 +206,7 @@ def test_a_silent_server_is_given_up_in_time() -> None:
 
 @pytest.mark.parametrize(
     ("status", "remedy"),
-    [(401, "valid key"), (403, "may ask"), (404, "model's name"), (307, "redirect"), (405, "lead")],
+    [(401, "valid key"), (403, "access"), (404, "model's name"), (307, "redirect"), (405, "lead")],
 )
 def test_a_server_that_refuses_stops_the_run_with_one_line(status: int, remedy: str) -> None:
     elsewhere = {"Location": "http://192.0.2.1/v1"}
