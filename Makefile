@@ -43,7 +43,7 @@ grid: setup ## the grid of selectors, samplers and data sets; the page is result
 	$(BIN)/snakemake --cores $(CORES) --configfile config/grid.yaml
 
 test: setup ## set-up and all tests that need neither GPU nor SLURM
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not problems and not emulated and not vllm"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu and not slurm and not failures and not emulated and not vllm"
 
 test-all: check test test-vllm test-emulated test-failures test-slurm ## all checks of this machine, half an hour
 
@@ -55,7 +55,7 @@ test-emulated: setup ## answers and training curves by other instructions and un
 	PYTEST_ADDOPTS=$(SAMPLED) tests/emulated/run.sh Haswell EPYC
 
 test-failures: setup ## jobs and runs killed at random moments, then the bytes compared
-	$(BIN)/pytest -s -m problems $(SAMPLED) tests/failures tests/unit/failures
+	$(BIN)/pytest -s -m failures $(SAMPLED) tests/failures tests/unit/failures
 
 test-slurm: setup ## the workflow on a SLURM cluster of this machine (Debian; installs its packages as root)
 	SLB_ACCOUNTING=1 tests/slurm/loopback.sh install

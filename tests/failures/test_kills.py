@@ -23,7 +23,7 @@ import pytest
 from tests.same_bytes import differences
 from tests.workflow.conftest import Project, copy_project, finished_once
 
-pytestmark = pytest.mark.problems
+pytestmark = pytest.mark.failures
 
 RESULTS = "results/smoke"
 CHECKPOINTS = "intention={execution: {checkpoint_every: 1}}"

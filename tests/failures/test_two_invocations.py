@@ -12,7 +12,7 @@ import pytest
 from lever_pipe.lvlms.asking.ledger import Ledger
 from tests.workflow.conftest import Project, begin, finished_once
 
-pytestmark = pytest.mark.problems
+pytestmark = pytest.mark.failures
 
 TARGET = "results/smoke/lever/preset~world/rce/seed~0/epoch~2/selector.safetensors"
 ANSWERS = "results/smoke/lever/rl_data/rl_data_k64_v3.jsonl"
