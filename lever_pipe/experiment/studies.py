@@ -293,7 +293,7 @@ def parse_experiment(values: Mapping[str, Any], *, source: str = "config.yaml") 
     Raises:
         ConfigError: all invalid values, or else all violated rules, each with its path, value and expected value.
     """
-    experiment = parse_model(Experiment, _with_gridlaid_over(values), source=source)
+    experiment = parse_model(Experiment, _with_grid_laid_over(values), source=source)
     has_sweeps = experiment.sweeps or experiment.intention.sweeps
     return _with_arms_of_sweeps(experiment, source) if has_sweeps else experiment
 
@@ -318,7 +318,7 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     return whole
 
 
-def _with_gridlaid_over(values: Any) -> Any:
+def _with_grid_laid_over(values: Any) -> Any:
     """Return the values with the experiment's settings filled in for each data set and LVLM of the grid."""
     grid = values.get("grid") if isinstance(values, Mapping) else None
     if not isinstance(grid, Mapping):
