@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import lever_pipe
-from lever_pipe.base import contents, process_environment, storage
+from lever_pipe.base import contents, plugins, process_environment, storage
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of, stages
@@ -78,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", stream=sys.stderr)
     try:
+        plugins.require_current_name()
         if words and words[0] in TOOLS:
             return int(import_module(f"lever_pipe.{TOOLS[words[0]][0]}").main(words))
         if not words:

@@ -25,19 +25,20 @@ LISTED = "Name one of {}, or add the module."
 
 
 def roots() -> list[Path]:
-    """Return the folders that contain plugins: the package, then those in the environment variable.
+    """Return the folders that contain plugins: the package, then those in the environment variable."""
+    folders = os.environ.get(VARIABLE, "").split(os.pathsep)
+    return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in folders if folder)]
+
+
+def require_current_name() -> None:
+    """Refuse the old name of the environment variable, which `roots` ignores.
 
     Raises:
         ConfigError: the variable has its old name.
     """
-    # The old name would be ignored silently, and a user's plugin reported as unknown.
     if RENAMED_VARIABLE in os.environ:
-        found = f"{RENAMED_VARIABLE}, its old name"
-        raise ConfigError(
-            f"the environment variable {VARIABLE}", found=found, do=f"Rename it: export {VARIABLE}=FOLDER."
-        )
-    folders = os.environ.get(VARIABLE, "").split(os.pathsep)
-    return [PACKAGE, *(Path(folder).expanduser().resolve() for folder in folders if folder)]
+        expected, found = f"expected the environment variable {VARIABLE}", f"{RENAMED_VARIABLE}, its old name"
+        raise ConfigError(expected, found=found, do=f"Rename it: export {VARIABLE}=FOLDER.")
 
 
 def available(kind: str) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-from lever_pipe.base import atomic, contents, numerics, provenance
+from lever_pipe.base import atomic, contents, numerics, plugins, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
 from lever_pipe.experiment.data_config import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -69,6 +69,7 @@ class Run:
         gc.set_threshold(*SEARCHES_FOR_GARBAGE)
         set_interpreter_and_package_of_jobs(root)
         with without_trace():
+            plugins.require_current_name()
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # sets environment variables that jobs inherit
             self._failures = failures.Failures()
@@ -117,8 +118,8 @@ class Run:
         results.mkdir(parents=True, exist_ok=True)
         # First: if a job of an earlier run ends during the checks, its artifact must be newer than this plan.
         snapshot.save(experiment.model_dump(mode="json"), snapshot.planned(jobs), self._root)
-        for stage, code, plugins in _codes_of(jobs):  # so that `why` can name the modules that differ
-            record_code(results, stage, plugins, code)
+        for stage, code, names in _codes_of(jobs):  # so that `why` can name the modules that differ
+            record_code(results, stage, names, code)
         contents.remembered().save()  # the jobs' own Snakemake processes need the digests of the same models
         snapshot.remember_codes()
         _set_back_future_times(jobs)
@@ -309,7 +310,7 @@ def modules_of(jobs: list[Any]) -> list[str]:
     """Return the modules of jobs' stages and plugins, and their late imports."""
     planned = list(_codes_of(jobs))
     names = {provenance.stages()[stage] for stage, _, _ in planned}
-    names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, plugins in planned for name in plugins}
+    names |= {f"{provenance.PACKAGE.name}.{name}" for _, _, modules in planned for name in modules}
     return [*sorted(names), *sorted({module for stage, _, _ in planned for module in LATE.get(stage, ())})]
 
 

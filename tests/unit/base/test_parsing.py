@@ -194,4 +194,4 @@ def test_a_plugin_that_is_none_is_refused_before_it_is_imported() -> None:
 def test_the_old_environment_variable_is_refused_with_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(plugins.RENAMED_VARIABLE, "somewhere")
     with pytest.raises(ConfigError, match=f"{plugins.VARIABLE}=FOLDER"):
-        plugins.roots()
+        plugins.require_current_name()
