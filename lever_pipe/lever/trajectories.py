@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Normalisation, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.rl_data_config import Balance
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
@@ -69,7 +70,7 @@ def score_trajectory(
     answer = cut_answer(text)
     accuracy = _accuracy(answer, query.answers, normalise_references=rule)
     similarity = _relevance(answer, query.answers)
-    expected = sum(
+    expected = sum_in_order(
         _accuracy(reference, query.answers, normalise_references=rule) * math.exp(log_prob)
         for reference, log_prob in zip(references_of(query), log_probs, strict=True)
     )

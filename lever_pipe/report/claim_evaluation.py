@@ -26,6 +26,7 @@ import scipy
 
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.seeding import generator
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
     KL,
@@ -472,7 +473,7 @@ def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | st
     difference = minus(pair[0], pair[1])
     assert difference is not None
     variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
-    noise = NORMAL_95 * math.sqrt(sum(variances))
+    noise = NORMAL_95 * math.sqrt(sum_in_order(variances))
     cell = derived(noise, 1, (difference,), "1.96 binomial errors")
     return difference, Check(difference.value, noise), message("noise {value}", value=cell)
 

@@ -12,6 +12,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, SamplePoolsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.baselines import holds_exact_demonstration
@@ -117,7 +118,7 @@ def measure_pools(
         exact = holds_exact_demonstration(query, candidates, rule)
         for values, value in zip(shares.values(), (exact, copied, max(copied, unaided[pool.query_id])), strict=True):
             values.append(value)
-    result = {name: round(100 * sum(values) / len(pools), 4) for name, values in shares.items()}
+    result = {name: round(100 * sum_in_order(values) / len(pools), 4) for name, values in shares.items()}
     result["queries"] = float(len(pools))
     storage.write_json(bound, result)
     return result

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored
 from lever_pipe.intention.agent.update import Credit, TrainingSample
@@ -25,9 +26,9 @@ PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "v
 """Timed phases, in wall seconds. `step` excludes validation and checkpoint, which the published seconds include on the
 steps that have them."""
 PER_EPISODE: dict[str, Callable[[Episode], float]] = {
-    "reward": lambda episode: sum(episode.rewards),
-    "reward_per_turn": lambda episode: sum(episode.rewards) / max(1, len(episode.rewards)),
-    "normalised_reward": lambda episode: sum(episode.rewards) / episode.ceiling,
+    "reward": lambda episode: sum_in_order(episode.rewards),
+    "reward_per_turn": lambda episode: sum_in_order(episode.rewards) / max(1, len(episode.rewards)),
+    "normalised_reward": lambda episode: sum_in_order(episode.rewards) / episode.ceiling,
     "coverage": lambda episode: episode.coverage,
     "turns": lambda episode: len(episode.rewards),
     "sequence_length": lambda episode: len(episode.tokens),
@@ -77,9 +78,9 @@ def step_values(
     n_agent = max(1, sum(episodes[index].n_agent_tokens for index in sound))
     n_response = max(1, sum(len(episodes[index].tokens) - episodes[index].n_prompt for index in sound))
     n_tokens = float(sum(len(episode.tokens) for episode in episodes))
-    rewards = [sum(episodes[index].rewards) for index in sound]
+    rewards = [sum_in_order(episodes[index].rewards) for index in sound]
     return {
-        **{name: sum((f(episodes[index]) for index in sound), 0.0) / len(sound) for name, f in PER_EPISODE.items()},
+        **{name: sum_in_order(f(episodes[index]) for index in sound) / len(sound) for name, f in PER_EPISODE.items()},
         **{f"end_{end}": sum(episode.end == end for episode in episodes) / len(episodes) for end in END_REASONS},
         **score_means(credit.scores),
         **{name: tokens[name] / n_agent for name in PER_AGENT_TOKEN},
@@ -101,7 +102,7 @@ def score_means(scores: Sequence[Tensor]) -> dict[str, float]:
     return {
         "score": math.fsum(float(scores_N.sum()) for scores_N in scores) / sum(map(len, scores)),
         "score_sd": math.fsum(float(scores_N.std()) for scores_N in scores) / n,
-        "groups_without_spread": sum(float(groups_without_spread(scores_N[None])) for scores_N in scores) / n,
+        "groups_without_spread": sum_in_order(float(groups_without_spread(scores_N[None])) for scores_N in scores) / n,
     }
 
 

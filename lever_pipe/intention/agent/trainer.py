@@ -18,6 +18,7 @@ from lever_pipe.base.errors import DataError, TrainingError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm, Schedule, Stop
 from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
 from lever_pipe.intention.agent.evaluation import When, evaluate
@@ -142,7 +143,7 @@ def train_step(run: TrainingRun, arm: AgentArm, optimiser: AdamW, step: int, clo
             ]
             for parameter in policy.parameters():
                 parameter.grad = None  # the next rollout needs the memory
-    means = {name: sum(values[name] for values in updates) / len(updates) for name in updates[0]}
+    means = {name: sum_in_order(values[name] for values in updates) / len(updates) for name in updates[0]}
     ratio_max = max(values["ratio_max"] for values in updates)
     return {**measured, **means, "ratio_max": ratio_max, "learning_rate": optimiser.learning_rate}
 

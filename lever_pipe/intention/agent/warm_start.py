@@ -20,6 +20,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
 from lever_pipe.intention.agent.policy import Precision, autocast, prepare_for_updates
 from lever_pipe.intention.agent.scoring import cut, score
@@ -147,7 +148,7 @@ def imitate(
             if size is None:
                 loss = _backward(imitation_loss(model, batch, pad_id=pad_id))
             else:
-                loss = sum(map(_backward, in_parts(model, batch, pad_id, size, precision)))
+                loss = sum_in_order(map(_backward, in_parts(model, batch, pad_id, size, precision)))
             norm = float(nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM))
             values = {"loss": loss, "learning_rate": optimiser.learning_rate, "grad_norm": norm}
             location = f"the warm start, step {step + 1}: "

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
 from lever_pipe.report.agent.document_003 import TRAJECTORY_SCORES
 from lever_pipe.report.agent.runs import (
@@ -118,7 +119,7 @@ def _served(view: AgentView, agent: str) -> Row:
     for head, name in COSTS.items():
         rows = [view.find(f"arm~{agent}", name, at="0", subset="test", mode=mode) for mode in MODES]
         measured = [row for row in rows if row is not None]
-        costs[head] = derived(sum(row.value for row in measured), 0, measured, "sum over decodings")
+        costs[head] = derived(sum_in_order(row.value for row in measured), 0, measured, "sum over decodings")
     label = message("{agent} (served)", agent=code(agent))
     return {"Arm": label, **_scores(view, agent), **_after(view, agent), **costs}
 

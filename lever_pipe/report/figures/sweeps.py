@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import ALPHA
@@ -31,7 +32,9 @@ def cells(study: str, context: ReportContext, translator: Translator) -> Figure 
     if not views:
         return None
     modes = views[0].modes
-    figure, axes = style.panels(len(views), len(modes), height=sum(1.4 + 0.3 * len(view.sweep.cells) for view in views))
+    figure, axes = style.panels(
+        len(views), len(modes), height=sum_in_order(1.4 + 0.3 * len(view.sweep.cells) for view in views)
+    )
     axis = "accuracy" if study == "selector" else "share_of_ceiling" if views[0].scale > 1 else "reward"
     for panel, (view, mode) in zip(axes, product(views, modes), strict=True):
         if len(view.sweep.over) == 2 and view.sweep.how == "grid":

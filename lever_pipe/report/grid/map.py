@@ -9,6 +9,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.report.figures import style
 
 
@@ -50,7 +51,7 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
         panels.setdefault(mark.panel, {}).setdefault(mark.row, []).append(mark)
     heights = [0.6 + MARK_INCHES * sum(len(row) + GAP for row in rows.values()) for rows in panels.values()]
     with style.styled():
-        figure = style.DrawnOnce(figsize=(style.INCHES, 0.4 + sum(heights)), layout="constrained")
+        figure = style.DrawnOnce(figsize=(style.INCHES, 0.4 + sum_in_order(heights)), layout="constrained")
         FigureCanvasAgg(figure)
         stacked = figure.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
         for axes, (panel, rows) in zip(stacked, panels.items(), strict=True):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from lever_pipe.base.sums import sum_in_order
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.summaries import Summary, SummaryRow
@@ -105,7 +106,7 @@ def _dot(kind: str, x: float, y: float) -> str:
 
 def _keys(summary: Summary, translator: Translator) -> Iterator[str]:
     texts = [(kind, translator.text(text)) for kind, text in summary.keys]
-    x = (WIDTH - sum(_width(text) + 34 for _, text in texts)) / 2
+    x = (WIDTH - sum_in_order(_width(text) + 34 for _, text in texts)) / 2
     for kind, text in texts:
         y = PLOT_HEIGHT + 52
         yield f'<g class="mark-{kind}">{_dot(kind, x + 6, y)}</g>{_text(x + 16, y + 4, text, "soft")}'
@@ -118,4 +119,4 @@ def _text(x: float, y: float, text: str, kind: str) -> str:
 
 def _width(text: str) -> float:
     # CJK characters are full-width.
-    return sum(WIDE_CHARACTER if ord(c) > 0x2E80 else CHARACTER for c in text)
+    return sum_in_order(WIDE_CHARACTER if ord(c) > 0x2E80 else CHARACTER for c in text)

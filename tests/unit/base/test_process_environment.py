@@ -12,6 +12,7 @@ import pytest
 from lever_pipe.base import process_environment
 
 REPOSITORY = Path(__file__).parents[3]
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 INLINE = "module://matplotlib_inline.backend_inline"
 
 
@@ -67,7 +68,7 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
         "MPLCONFIGDIR": str(tmp_path / "new"),
         "OMP_NUM_THREADS": "4",
         "PATH": "/bin",
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), "/sw/PyTorch/lib/python3.11/site-packages", ""]),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), f"/sw/PyTorch/lib/{PYTHON}/site-packages", ""]),
         "SLURM_CONF": "/etc/slurm.conf",
         "TMPDIR": str(tmp_path),
     }
