@@ -18,16 +18,16 @@ REPEATED = 6
 def main() -> None:
     """Print the table of rooms, then unusually long or repeated code."""
     files = sorted(Path(PACKAGE).rglob("*.py"))
-    resources_for = Counter[str]()
+    lines_of = Counter[str]()
     counts = Counter[str]()
     for path in files:
         room = path.relative_to(PACKAGE).parts[0]
-        resources_for[room] += _lines(path)
+        lines_of[room] += _lines(path)
         counts[room] += 1
-    for room in sorted(resources_for):
-        _report(room, counts[room], resources_for[room])
-    _report("all", len(files), resources_for.total())
-    _report("all but report", len(files) - counts["report"], resources_for.total() - resources_for["report"])
+    for room in sorted(lines_of):
+        _report(room, counts[room], lines_of[room])
+    _report("all", len(files), lines_of.total())
+    _report("all but report", len(files) - counts["report"], lines_of.total() - lines_of["report"])
     for folder in ("tests", "workflow", "benchmarks"):
         others = [path for path in Path(folder).rglob("*") if path.suffix in (".py", ".smk")]
         _report(folder, len(others), sum(map(_lines, others)))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 IMAGE, END = 0, 256
 """Codes for an image in a prompt, a character that JSON never contains unescaped, and for the end of an answer."""
-DISPLAY_LIMIT = json.dumps({"type": "image"})
+IMAGE_PART = json.dumps({"type": "image"})
 Messages = list[dict[str, Any]]
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Served(LvlmFamily):
     def render(self, prompt: Prompt) -> tuple[TextSegment, ...]:
         """Return a prompt as the JSON of its messages."""
         text = json.dumps(prompt.messages(), ensure_ascii=False)
-        return (TextSegment(text.replace(DISPLAY_LIMIT, chr(IMAGE)), prompt.images),)
+        return (TextSegment(text.replace(IMAGE_PART, chr(IMAGE)), prompt.images),)
 
     def engine(
         self, images: ImageSource, settings: AnswerSettings, decode: DecodeOptions, execution: LvlmExecution
@@ -130,7 +130,7 @@ class ServedEngine:
         """Return the error that counts the prompts without an answer by their problems, and quotes the first one."""
         counts = Counter(WORDS[problem] if problem else "no reply" for _, problem in lost)
         listed = "; ".join(f"{words}: {count}" for words, count in counts.most_common())
-        found_problem = f"; the last problem: {self._chat.counts.last_error}" if "no reply" in counts else ""
+        last_problem = f"; the last problem: {self._chat.counts.last_error}" if "no reply" in counts else ""
         problems, remedies = {problem for _, problem in lost}, []
         if None in problems:
             remedies.append(
@@ -147,7 +147,7 @@ class ServedEngine:
         question = _messages_of(lost[0][0].prompt)[-1]["content"][-1]["text"]
         return ServerError(
             f"{self._chat.url}: expected an answer of {self._model} to each of {n_asked} prompts",
-            found=f"none to {len(lost)} of them ({listed}){found_problem}; the first of these prompts ends with"
+            found=f"none to {len(lost)} of them ({listed}){last_problem}; the first of these prompts ends with"
             f" {shortened(question)!r}",
             do=f"Run again: the ledger has the others. {' '.join(remedies)}".strip(),
         )
@@ -156,18 +156,18 @@ class ServedEngine:
         """Return the result of a request, the problem of the reply, or None if the server gave no reply."""
         messages, options = self._messages(request.prompt), self._options
         beyond = {} if options.repetition_penalty == 1 else {"repetition_penalty": options.repetition_penalty}
-        prompts = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
-        if prompts is None:
+        completion = self._ask(messages, reserved=options.max_new_tokens if request.generate else 1, **beyond)
+        if completion is None:
             return None
-        text, problem = self._text_in(prompts.reply) if request.generate else ("", None)
+        text, problem = self._text_in(completion.reply) if request.generate else ("", None)
         if problem:
             return problem
         whole = [self._with_answer(messages, answer) for answer in request.answers]
         # Scores need the log-probabilities of more tokens than the prompt has.
-        if not all(0 < prompts.prompt_tokens < len(log_probs) for log_probs in whole):
+        if not all(0 < completion.prompt_tokens < len(log_probs) for log_probs in whole):
             return None
-        words = (*text.encode(), *([END] if prompts.has_ended else [])) if request.generate else ()
-        begin, tail = prompts.prompt_tokens - 1, self._n_trailing - 1  # the first token has no probability
+        words = (*text.encode(), *([END] if completion.has_ended else [])) if request.generate else ()
+        begin, tail = completion.prompt_tokens - 1, self._n_trailing - 1  # the first token has no probability
         return Result(words, scores=tuple(log_probs[begin : len(log_probs) - tail] for log_probs in whole))
 
     def _text_in(self, reply: Reply) -> tuple[str, Problem | None]:
@@ -197,17 +197,17 @@ class ServedEngine:
         """Return the log-probabilities of the tokens of a prompt, then of an answer; empty if there are none."""
         dialogue = [*messages, {"role": "assistant", "content": Utf8().decode(answer)}]
         options = {"add_generation_prompt": False, "continue_final_message": not ends, "prompt_logprobs": 0}
-        return prompts.log_probs if (prompts := self._ask(dialogue, reserved=1, **options)) else ()
+        return completion.log_probs if (completion := self._ask(dialogue, reserved=1, **options)) else ()
 
     def _ask(self, messages: Messages, *, reserved: int, **beyond: Any) -> Completion | None:
         """Return the server's completion; `beyond` are parameters that OpenAI's own interface lacks."""
         temperature = self._options.temperature
         request = {"model": self._model, "messages": messages, "temperature": temperature, "max_tokens": reserved}
-        prompts = self._chat.answer({**request, "extra_body": beyond}, read)
-        if prompts is not None:
+        completion = self._chat.answer({**request, "extra_body": beyond}, read)
+        if completion is not None:
             with self._lock:
-                self.counters.update(forwards=1, prompt_tokens=prompts.prompt_tokens)
-        return prompts
+                self.counters.update(forwards=1, prompt_tokens=completion.prompt_tokens)
+        return completion
 
     def _messages(self, prompt: TokenPrompt) -> Messages:
         messages = _messages_of(prompt)
@@ -219,7 +219,7 @@ class ServedEngine:
 
 def _messages_of(prompt: TokenPrompt) -> Messages:
     """Return the messages of a prompt, an image as its placeholder."""
-    messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), DISPLAY_LIMIT))
+    messages: Messages = json.loads(prompt.text.replace(chr(IMAGE), IMAGE_PART))
     return messages
 
 

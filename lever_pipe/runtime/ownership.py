@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 UNKNOWN_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 """Errors of a file system without such locks."""
 SUFFIX = ".owner"
-POLL_S = 1.0
-POLL_SECONDS = 60.0
-"""Seconds between polls of a waiting process (`POLL_S`), and between lines of its log (`POLL_SECONDS`)."""
+POLL_SECONDS = 1.0
+LOG_SECONDS = 60.0
+"""Seconds between polls of a waiting process (`POLL_SECONDS`), and between lines of its log (`LOG_SECONDS`)."""
 
 
 class Owner(Row):
@@ -119,13 +119,13 @@ def owned(manifest: Path) -> Iterator[bool]:
 
 def _acquired(lock: Path) -> tuple[IO[str], bool]:
     """Wait for the lock; return it, empty, and whether it had another owner."""
-    waited, logged = False, -POLL_SECONDS  # negative, so that the first poll writes a line
+    waited, logged = False, -LOG_SECONDS  # negative, so that the first poll writes a line
     while (handle := _locked(lock)) is None:
         waited = True
-        if time.monotonic() - logged >= POLL_SECONDS:
+        if time.monotonic() - logged >= LOG_SECONDS:
             logged = time.monotonic()
             log.info("%s is being made by another job: %s; waiting", lock.parent, _owner_in(lock) or "unknown")
-        time.sleep(POLL_S)
+        time.sleep(POLL_SECONDS)
     former = _owner_named_in(handle)
     handle.truncate(0)
     return handle, waited or former is not None

@@ -114,8 +114,8 @@ def detectable(estimates: Estimates, bounds: Bounds, *, power: float = 0.8, leve
     Source: Student 1908
     Source: Clopper 1934 (exact bound)
     """
-    displayed_C, missed_C = (reach(estimates, chance) for chance in (1 - level / 2, power))
-    ratio_C = np.divide(missed_C, displayed_C, out=np.zeros_like(displayed_C), where=displayed_C > 0)
+    half_width_C, missed_C = (reach(estimates, chance) for chance in (1 - level / 2, power))
+    ratio_C = np.divide(missed_C, half_width_C, out=np.zeros_like(half_width_C), where=half_width_C > 0)
     least_C = (bounds.high - bounds.low) / 2 * (1 + ratio_C)
     n, needed = estimates.n_questions, math.ceil(1 - math.log2(level))
     share = float(scipy.stats.beta.ppf(power, needed, n - needed + 1)) if n >= needed else 1.0

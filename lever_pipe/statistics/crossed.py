@@ -172,8 +172,8 @@ def reach(estimates: Estimates, share: float) -> Array:
         steps_JC = np.divide(found_C, scales, out=np.zeros_like(scales), where=scales > 0)
         density_C = _WEIGHTS @ (peaks_JC * np.exp(-(df + 1) / 2 * np.log1p(steps_JC**2 / df)))
         excess_C = beyond(estimates, found_C) - (1 - share)
-        positive_C = np.divide(excess_C, density_C, out=np.zeros_like(found_C), where=density_C > 0)
-        before_C, found_C = found_C, np.maximum(least_C, found_C + positive_C)
+        step_C = np.divide(excess_C, density_C, out=np.zeros_like(found_C), where=density_C > 0)
+        before_C, found_C = found_C, np.maximum(least_C, found_C + step_C)
         if (np.abs(found_C - before_C) <= 1e-13 * found_C).all():
             break
     return np.asarray(found_C)

@@ -32,7 +32,7 @@ CLOSURES = {"score_answers": 22, "train_rce_epoch": 41, "train_grpo_epoch": 44, 
 
 
 def floor(room: str) -> int:
-    return next(i for i, resources_for in enumerate(FLOORS) if room in resources_for)
+    return next(i for i, floor in enumerate(FLOORS) if room in floor)
 
 
 def imports(path: Path) -> set[str]:

@@ -49,8 +49,8 @@ def asked_images(
     if with_spares and settings.on_bad_image == "skip":
         # Any later image may replace an unreadable one.
         options = replace(options, limit=None)
-    prompts = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
-    return None if prompts is None else dict(prompts(questions, options))
+    read_names = getattr(plugin("lever/datasets", settings.reader), "asked_images", None)
+    return None if read_names is None else dict(read_names(questions, options))
 
 
 def _options(settings: ExampleSettings, split: str) -> ReadOptions:

@@ -62,7 +62,7 @@ class SampledSelections:
     scores: Tensor  # the sampling policy's logits, still in the autograd graph, for the first step on the batch
 
 
-class LvlmBudget(NamedTuple):
+class BatchResult(NamedTuple):
     """One batch of an epoch: its number, the distinct prompts since the epoch began, its metrics and its samples."""
 
     step: int
@@ -83,7 +83,7 @@ def on_policy_epoch(
     kl_beta: float,
     clips: bool,
     generator: torch.Generator,
-) -> Iterator[LvlmBudget]:
+) -> Iterator[BatchResult]:
     """Sample batch by batch, take `settings.updates` steps on each, and yield the metrics of its first step.
 
     The policy of the preceding steps samples a batch. The stream of random numbers does not depend on the training:
@@ -118,7 +118,7 @@ def on_policy_epoch(
             )
             updates.take(step, len(batch))
             if update == 0:
-                yield LvlmBudget(number, len(prompts), step.values, sampled)
+                yield BatchResult(number, len(prompts), step.values, sampled)
             if update + 1 < settings.updates:
                 scores = table.scores(policy, batch, may_stop=True)
 

@@ -33,8 +33,8 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "POLL_S", 0.01)
-    monkeypatch.setattr(ownership, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(ownership, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ownership, "LOG_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from lever_pipe.lever.training import on_policy
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
-    LvlmBudget,
+    BatchResult,
     SampledSelections,
     ScoredSelections,
     advantages_of,
@@ -71,7 +71,7 @@ class Run:
 
     policy: PointerSelector
     values: dict[str, float]
-    steps_done: list[LvlmBudget]
+    steps_done: list[BatchResult]
     scorer: Recorder
     steps: list[tuple[Groups, dict[str, float], float]]
 
