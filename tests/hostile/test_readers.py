@@ -359,7 +359,7 @@ def _unit(rows: torch.Tensor) -> torch.Tensor:
 
 def of_every_file(reader: FileReader) -> Iterator[tuple[str, Corruption]]:
     """Yield corruptions that need no knowledge of a format."""
-    paths = [path for path in sorted(reader.folder.iterdir()) if path.is_file() and path.stat().st_size]
+    paths = [path for path in sorted(reader.folder.iterdir()) if path.is_file()]
     for path in paths:
         name, content = path.name, path.read_bytes()
         middle = len(content) // 2

@@ -155,9 +155,7 @@ def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSetting
     sizes = {}
     for split, files in raw.items():
         given = {name: getattr(data, name) for name in ExampleSettings.model_fields}
-        listing = files.get("image_listing", folder / f"{split}.none.sha256")
-        if "image_listing" not in files:
-            storage.write_listing(listing, {})
+        listing = files.get("image_listing", Path(os.devnull))  # lists no image
         sizes[split] = prepare_examples(
             **{name: path for name, path in files.items() if name != "image_listing"}, image_listing=listing,
             train_examples=(folder / "train.jsonl",) if split == "eval" else (),
