@@ -67,7 +67,7 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
     assert messages.startswith(
         "Over seeds, greedy: no arm is separated from baseline. "
         "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "
-        "Of one seed each, so that nothing is shown of other seeds: kl_strong."
+        "One seed each, without evidence about other seeds: kl_strong."
     )
 
 

@@ -132,7 +132,7 @@ def test_equal_shots_tie(accuracies: tuple[float, ...], messages: str) -> None:
 
 
 def test_one_seed_is_told() -> None:
-    assert all("One seed says nothing about other seeds." in text for text in texts(small.of_lever(runs=1)))
+    assert all("One seed gives no information about other seeds." in text for text in texts(small.of_lever(runs=1)))
     assert not any("One seed" in text for text in texts(small.of_lever()))
 
 

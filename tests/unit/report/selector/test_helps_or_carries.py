@@ -31,9 +31,9 @@ def of(*rows: EvidenceRow) -> ReportContext:
 def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
     context = of(*copied(small.RCE, 0.6), *copied(small.SAMPLED_RUNS.format("0"), 0.7), *copied(BEST, 0.8))
     text = sentence("section_selector", {"separated": [], "copying": best_and_base(context)})
-    assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the highest of 3, the LVLM earns 80.0 %" in text
-    assert "a vote over the answers shown 70.0 %" in text
-    assert "it earns 40.0 % (with RCE 20.0 %" in text
+    assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the best of 3 policies, the LVLM scores 80.0 %" in text
+    assert "a vote over the displayed answers 70.0 %" in text
+    assert "the LVLM scores 40.0 % (with RCE 20.0 %" in text
     (table,) = tables(context)
     assert [TRANSLATOR.text(row["Policy"]) for row in table.rows] == [
         "RCE", "On-policy GRPO, KL_BETA 0", "On-policy GRPO, KL_BETA 1",
@@ -50,7 +50,7 @@ def test_controls_stand_next_to_and_are_told_of_the_policy_that_earns_most() -> 
     rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
     context = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)
     text = sentence("section_selector", {"separated": [], "copying": best_and_base(context)})
-    assert "one run of On-policy GRPO, KL_BETA 1 earns 30.0 % with its demonstrations' images blank, 50.0 %" in text
+    assert "one run of On-policy GRPO, KL_BETA 1 scores 30.0 % with blank images in its demonstrations, 50.0 %" in text
     (table,) = tables(context)
     assert len(table.heads) == 1 + len(MEASURES) + len(CONTROLS)
     assert all(table.rows[0][head] is None for head in CONTROLS.values())  # of RCE there are none
