@@ -323,8 +323,7 @@ def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
     """Return the pairs of extra objectives.
 
     Each is compared with the RCE base and the smallest on-policy beta, the upper bound also with the oracle. The
-    offline
-    GRPO of the smallest beta is compared with continued RCE.
+    offline GRPO of the smallest beta is compared with continued RCE.
     """
     rce = arm.rce.get(arm.on_policy_base) if arm.on_policy_base is not None else None
     sampled = next(iter(arm.on_policy_groups.values()), None)
