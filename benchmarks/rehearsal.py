@@ -115,8 +115,8 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
     if status:
         return f"{run.name}: failed after {seconds:.0f} s; see {folder / 'log.txt'}"
     work = _work(ROOT / "results" / "rehearsal" / run.name)
-    query = "OK-VQA" if okvqa else "easy-VQA"
-    return f"{run.name}: {run.n_train}/{run.n_eval} questions of {query}, {seconds:.0f} s, {work}"
+    source = "OK-VQA" if okvqa else "easy-VQA"
+    return f"{run.name}: {run.n_train}/{run.n_eval} questions of {source}, {seconds:.0f} s, {work}"
 
 
 def full_size(okvqa: Path | None) -> None:
@@ -163,8 +163,8 @@ def full_size(okvqa: Path | None) -> None:
         f"{answered - loaded:.0f} s"
     )
     stock = open_lvlm(settings.model_copy(update={"engine": "hf"}), model, ImageSource(paths), runtime)
-    messages = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
-    _print(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {messages}")
+    comparison = "equal" if stock.run(requests[:1])[0].text == ours[0].text else "another answer"
+    _print(f"one of them by generate: {time.perf_counter() - answered:.0f} s, {comparison}")
     _print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 
 
@@ -180,20 +180,20 @@ def _work(results: Path) -> str:
     for path in sorted(results.rglob("counters.json")):
         for name, value in json.loads(path.read_text(encoding="utf-8")).items():
             counts[name] = counts.get(name, 0) + value
-    displayed = ("prompts_distinct", "tokens_prefilled", "images_encoded", "forwards")
-    messages = ", ".join(f"{counts.get(name, 0):,.0f} {name.replace('_', ' ')}" for name in displayed)
-    return f"{messages}, {counts.get('seconds', 0):.0f} s in the model"
+    printed = ("prompts_distinct", "tokens_prefilled", "images_encoded", "forwards")
+    work = ", ".join(f"{counts.get(name, 0):,.0f} {name.replace('_', ' ')}" for name in printed)
+    return f"{work}, {counts.get('seconds', 0):.0f} s in the model"
 
 
 def write_data(folder: Path, run: Rehearsal, okvqa: Path | None) -> dict[str, str]:
     """Write question, annotation and image files of both splits; return them by their keys in the configuration."""
     files: dict[str, str] = {}
     for split, count in (("train", run.n_train), ("eval", run.n_eval)):
-        query = _okvqa(okvqa, split, count) if okvqa else _easy_vqa(split, count)
+        questions = _okvqa(okvqa, split, count) if okvqa else _easy_vqa(split, count)
         images = folder / f"{split}_images"
-        _write_images(images, sorted({row["image_id"] for row in query}), split)
-        question = [{name: row[name] for name in ("question_id", "image_id", "question")} for row in query]
-        answer = [{name: row[name] for name in ("question_id", "image_id", "answers")} for row in query]
+        _write_images(images, sorted({row["image_id"] for row in questions}), split)
+        question = [{name: row[name] for name in ("question_id", "image_id", "question")} for row in questions]
+        answer = [{name: row[name] for name in ("question_id", "image_id", "answers")} for row in questions]
         for kind, rows in (("questions", question), ("annotations", answer)):
             path = folder / f"{split}_{kind}.json"
             path.write_text(json.dumps({kind: rows}), encoding="utf-8")
@@ -224,8 +224,8 @@ def _okvqa(folder: Path, split: str, count: int) -> list[dict[str, Any]]:
     found = []
     for i in sorted(chosen.tolist()):
         row = questions[i]
-        artefacts = _row(row["question_id"], row["image_id"], row["question"], words[i % len(words)])
-        found.append(artefacts | {"answers": answers.get(row["question_id"], artefacts["answers"])})
+        made = _row(row["question_id"], row["image_id"], row["question"], words[i % len(words)])
+        found.append(made | {"answers": answers.get(row["question_id"], made["answers"])})
     return found
 
 

@@ -41,9 +41,9 @@ def main() -> None:
     for path in files:
         if _lines(path) > LONG_FILE:
             _print(f"  file of {_lines(path)} lines: {path}")
-    for name, locations in sorted(_classes(trees).items()):
-        if len(locations) > 1:
-            _print(f"  class in {len(locations)} places: {name} ({', '.join(locations)})")
+    for name, paths in sorted(_classes(trees).items()):
+        if len(paths) > 1:
+            _print(f"  class in {len(paths)} places: {name} ({', '.join(paths)})")
     _print(f"{len(_repetitions(files))} pairs of files share {REPEATED} lines or more")
 
 
@@ -67,12 +67,12 @@ def _functions(trees: dict[Path, ast.Module]) -> Iterator[tuple[int, str]]:
 
 
 def _classes(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    locations = defaultdict(list)
+    paths = defaultdict(list)
     for path, tree in trees.items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                locations[node.name].append(str(path))
-    return locations
+                paths[node.name].append(str(path))
+    return paths
 
 
 def _repetitions(files: Iterable[Path]) -> set[tuple[Path, Path]]:

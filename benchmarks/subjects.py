@@ -132,7 +132,7 @@ def world_subject(folder: Path) -> Subject:
     train, queries, paths = _world_examples(experiment, folder)
     rng = generator(0, "benchmark", "world", "examples")
     pool = [train[i] for i in rng.choice(len(train), N_POOL, replace=False)]
-    query = [queries[i] for i in rng.choice(len(queries), N_QUERIES, replace=False)]
+    chosen = [queries[i] for i in rng.choice(len(queries), N_QUERIES, replace=False)]
     files = ImageSource(paths)
     lvlm = config.lvlm
     return Subject(
@@ -142,9 +142,9 @@ def world_subject(folder: Path) -> Subject:
         settings=lvlm,
         wording=Wording(lvlm.prompt),
         pool=pool,
-        queries=query,
+        queries=chosen,
         answers=sorted({example.answer for example in train}),
-        images=DecodedImages({e.image_digest: files.open(e.image_digest) for e in [*pool, *query]}),
+        images=DecodedImages({e.image_digest: files.open(e.image_digest) for e in [*pool, *chosen]}),
     )
 
 

@@ -103,10 +103,10 @@ def plan_10_000_jobs(clone: Path) -> object:
         "  - {preset: world, seeds: [0, 1, 2], rce_epochs: 5, base_rce_epochs: [5], grpo_epochs: 3, "
         f"kl_betas: {betas}}}\n"
     )
-    messages = _run(clone, ".venv/bin/snakemake", "--dry-run", "--quiet", "host", "--configfile", "many.yaml")
-    found = JOBS.search(messages)
-    assert found is not None and abs(int(found[1]) - 10_000) < 500, messages[-500:]
-    return messages
+    output = _run(clone, ".venv/bin/snakemake", "--dry-run", "--quiet", "host", "--configfile", "many.yaml")
+    found = JOBS.search(output)
+    assert found is not None and abs(int(found[1]) - 10_000) < 500, output[-500:]
+    return output
 
 
 COMMANDS = (

@@ -316,7 +316,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
     """Return the check of a difference between two published curves: its measure's test over the steps `inside`."""
     steps = _steps(curves)
     left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
-    locations = [steps.index(step) for step in inside]
+    positions = [steps.index(step) for step in inside]
     match name:
         case "mean":
             # The noise comes from all steps: the phases of some claims have only two or three.
@@ -331,7 +331,7 @@ def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Seque
         case "sd_of_changes":
             return Check(gap, p=f_test(np.diff(left), np.diff(right)))
         case "sd" | "range":
-            return Check(gap, p=f_test(left[locations], right[locations]))
+            return Check(gap, p=f_test(left[positions], right[positions]))
         case _:  # steps are known only up to the distance between evaluations
             return Check(gap, float(np.diff(steps).max()))
 
@@ -387,7 +387,7 @@ def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: 
     """Return a text for each measure with the values of all runs."""
     if claim.measure == ("each",):
         text = "shot {at}" if claim.metric == "accuracy" else "step {at}"
-        labels: list[Cell] = [message(text, at=int(location)) for location in claim.where]
+        labels: list[Cell] = [message(text, at=int(step)) for step in claim.where]
     else:
         labels = [message(MEASURES[name].text) for name in claim.measure]
         labels *= len(measured[claim.left[0]]) // len(labels)

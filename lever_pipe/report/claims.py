@@ -4,7 +4,7 @@ A claim states that a measure of one run's curve, or its accuracy, exceeds the s
 
 | kind | holds | does not hold |
 |---|---|---|
-| order | every difference is above 0; ours are also separated over the seeds | every difference is at most 0 |
+| order | every difference is above 0 (ours: and separated) | every difference is at most 0 (ours: below, separated) |
 | difference | every difference exceeds the noise | every difference exceeds it in the other direction |
 | equal | every difference plus its noise is within `margin`; without one, none is separated | one exceeds it |
 

@@ -68,8 +68,7 @@ def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[T
     """Return the tables with a footnote at each row that differs in more than its table's factor.
 
     Our rows are compared with each other, and so are published rows. Rows without groups and tables without a factor
-    are
-    not compared.
+    are not compared.
 
     Raises:
         DataError: one of our rows differs and the mode is `strict`; or a table names an unknown factor or group.

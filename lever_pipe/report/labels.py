@@ -47,5 +47,5 @@ def short(group: str) -> Cell:
 
 def reading_order(groups: list[str]) -> list[str]:
     """Return the baselines' groups in reading order; other groups come last."""
-    locations = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}
-    return sorted(groups, key=lambda group: (locations.get(group, len(locations)), group))
+    ranks = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}
+    return sorted(groups, key=lambda group: (ranks.get(group, len(ranks)), group))

@@ -247,8 +247,8 @@ def published(path: Path) -> Iterator[EvidenceRow]:
         parts = [f"published/{stage}", f"beta~{float(label['beta']):g}" if label else ""]
         parts += [f"epoch~{epoch}"] if epoch.isdigit() else []
         metric = PUBLISHED_METRICS.get(line["metric"], line["metric"])
-        location = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
-        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=location)
+        at = "" if epoch.isdigit() else epoch or (line["notes"] if stage == "rl_data" else "")
+        row = EvidenceRow(LEVER, "/".join(filter(None, parts)), metric, 0.0, at=at)
         row = row._replace(samples=line["samples"], shots=line["shot"], quoted=line["source_file"].rpartition(":")[2])
         if row.key in keys:
             continue
@@ -294,8 +294,8 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
 
 def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
     """Return the mean of rows of one file; its source lists the line of each."""
-    locations = [row.source.rpartition(":") for row in rows]
-    source = f"{locations[0][0]}:{'+'.join(line for _, _, line in locations)}"
+    origins = [row.source.rpartition(":") for row in rows]
+    source = f"{origins[0][0]}:{'+'.join(line for _, _, line in origins)}"
     value = math.fsum(row.value for row in rows) / len(rows)
     return rows[0]._replace(subject=subject, value=value, runs=len(rows), how=how, source=source)
 

@@ -90,8 +90,8 @@ def tables(context: ReportContext) -> Iterator[Table]:
             **_ended_early(context, view),
         }
         title = message("Sweep {name}: {keys} of arm {arm}", name=code(view.sweep.name), keys=keys, arm=arm)
-        location = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
-        yield Table(*location, title, framed(rows), facts, "sweep")
+        id_and_section = f"sweep-{view.study}-{view.sweep.name}", f"sweeps-{view.study}"
+        yield Table(*id_and_section, title, framed(rows), facts, "sweep")
 
 
 def _ended_early(context: ReportContext, view: SweepView) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Table:
         return [policies or () for policies in self.frame.get(SUBJECTS, [()] * len(self.frame))]
 
     @property
-    def columns(self) -> dict[Any, str]:
+    def column_classes(self) -> dict[Any, str]:
         """Return the CSS classes of each column: `number`, `name` or `words` by its cells, and `published`."""
         classes = {}
         for head in self.heads:
@@ -111,15 +111,15 @@ class Table:
         Raises:
             RecordError: a cell refers to a missing row.
         """
-        location = f"table/{self.id}"
+        subject = f"table/{self.id}"
         rows = [
-            {head: ledger.note(cell, location, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())}
+            {head: ledger.note(cell, subject, f"{i}.{j}") for j, (head, cell) in enumerate(row.items())}
             | {SUBJECTS: names}
             for i, (row, names) in enumerate(zip(self.rows, self.policies, strict=True), start=1)
         ]
         texts = {
-            "title": ledger.note(self.title, location, "title"),
-            "facts": ledger.note(self.facts, location, "facts"),
+            "title": ledger.note(self.title, subject, "title"),
+            "facts": ledger.note(self.facts, subject, "facts"),
         }
         return replace(self, frame=framed(rows), **texts)
 
@@ -131,9 +131,7 @@ def framed(rows: Iterable[Row]) -> pd.DataFrame:
     return frame.where(frame.notna(), None).dropna(axis="columns", how="all")
 
 
-def paired_columns(
-    names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())
-) -> Iterator[Row]:
+def paired_rows(names: Row, ours: Row, published: Row, policies: Sequence[Sequence[str]] = ((), ())) -> Iterator[Row]:
     """Yield our row and below it the published one, each only if it has a cell.
 
     Args:
@@ -174,7 +172,7 @@ def _fields(cell: Cell, translator: Translator, *, with_ends: bool) -> Sequence[
 
 def as_latex(table: Table, translator: Translator) -> str:
     """Return a table as LaTeX with the rules of package `booktabs`; cells are as on the page."""
-    columns = "".join("r" if column_classes.startswith("number") else "l" for column_classes in table.columns.values())
+    columns = "".join("r" if classes.startswith("number") else "l" for classes in table.column_classes.values())
     caption, label = _latex(translator.text(table.title)), f"tab:{table.id}"
     # `_texts` has already escaped the cells.
     body = _texts(table, translator, _latex, r"\textsuperscript{{{}}}").to_latex(
@@ -188,7 +186,7 @@ def as_latex(table: Table, translator: Translator) -> str:
 
 def as_markdown(table: Table, translator: Translator) -> str:
     """Return a table as Markdown; cells are as on the page."""
-    align = ["right" if columns.startswith("number") else "left" for columns in table.columns.values()]
+    align = ["right" if classes.startswith("number") else "left" for classes in table.column_classes.values()]
     frame = _texts(table, translator, _markdown, "<sup>{}</sup>")
     # Without `disable_numparse`, tabulate would reformat numbers.
     body = frame.to_markdown(index=False, disable_numparse=True, colalign=align)

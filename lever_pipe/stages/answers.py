@@ -38,8 +38,8 @@ def answer_prompts(
     train, queries = storage.read_examples(train_examples), storage.read_examples(eval_examples)
     model = load_lvlm(config.lvlm, lvlm, [(train, train_images), (queries, eval_images)], runtime)
     wording, prompts = Wording(config.lvlm.prompt), distinct_prompts(selections, config.shots)
-    displayed = (wording.prompt(queries[query], [train[i] for i in ids]) for query, ids in prompts)
-    replies = model.run(list(map(LvlmRequest, displayed)))
+    worded = (wording.prompt(queries[query], [train[i] for i in ids]) for query, ids in prompts)
+    replies = model.run(list(map(LvlmRequest, worded)))
     rows = [
         AnswerRow(query_id=query, demonstrations=ids, raw=reply.text, answer=cut_answer(reply.text))
         for (query, ids), reply in zip(prompts, replies, strict=True)

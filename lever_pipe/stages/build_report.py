@@ -67,17 +67,15 @@ def build_report(
     frame = pages.frame_of(templates, style, script)
     written: dict[str, str] = {}
     subtitle = _subtitle(config, context)
-    for reader in translators.values():
-        plotted = pages.Exhibits(_drawings(figures, reader.language, page.parent), _json(gallery), _json(dialogues))
+    for each in translators.values():
+        exhibits = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "subtitle": subtitle, "first": config.language}
-        written |= pages.html_pages(contents, plotted, reader, **words, frame=frame)
+        written |= pages.html_pages(contents, exhibits, each, **words, frame=frame)
     main = written.pop(page.name)
     texts = {Path(name).relative_to(pages.FOLDER).as_posix(): text for name, text in written.items()}
-    displayed = [table for tables in contents.tables.values() for table in tables]
+    tables = [table for of_section in contents.tables.values() for table in of_section]
     texts |= {
-        f"tables/{table.id}.{end}": write(table, translator)
-        for table in displayed
-        for end, write in TABLE_FORMS.items()
+        f"tables/{table.id}.{end}": write(table, translator) for table in tables for end, write in TABLE_FORMS.items()
     }
     texts["evidence.csv"] = _text(evidence) + evidence_text(contents.ledger.rows)
     sentences: Any = pages.environment(frame, translator).get_template("sentences").module
@@ -147,8 +145,8 @@ def index_of(contents: Contents, figures: Mapping[str, str], translator: Transla
         for section, group in contents.tables.items()
         for table in group
     }
-    plotted = {name: dict(zip(("title", "caption"), sentences.captions[name], strict=True)) for name in figures}
-    return {"tables": tables, "figures": plotted}
+    texts = {name: dict(zip(("title", "caption"), sentences.captions[name], strict=True)) for name in figures}
+    return {"tables": tables, "figures": texts}
 
 
 def _references(cell: Cell) -> list[str]:

@@ -73,9 +73,9 @@ def collect_results(
     write_csv(rl_data, ("metric", "value"), _summary_lines(rl_summary))
     write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))
     of_rewards = storage.read_rows(ties, RewardTies)
-    selected = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
-    tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in selected))
-    write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, selected))
+    top_ks = sorted({k for row in of_rewards for k in row.best_differ}, key=int)
+    tie_columns = ("mode", *WEIGHTS, "queries", "differ", "differ_clearly", *(f"best_{k}" for k in top_ks))
+    write_csv(ties_csv, tie_columns, _tie_lines(of_rewards, top_ks))
 
 
 def _score_lines(cells: Iterable[Cell]) -> list[Line]:
@@ -146,13 +146,13 @@ def _summary_lines(path: Path) -> list[Line]:
     return sorted(values.items())
 
 
-def _tie_lines(rows: Iterable[RewardTies], selected: Sequence[str]) -> list[Line]:
+def _tie_lines(rows: Iterable[RewardTies], top_ks: Sequence[str]) -> list[Line]:
     """Return a line for each reward, with a column for each top k."""
     rewards = {json.dumps([row.mode, row.weights], sort_keys=True): row for row in rows}  # presets may share one
     return [
         (
             *(row.mode, *map(row.weights.get, WEIGHTS), row.queries, row.differ, row.differ_clearly),
-            *(row.best_differ[k] for k in selected),
+            *(row.best_differ[k] for k in top_ks),
         )
         for row in rewards.values()
     ]
@@ -179,12 +179,12 @@ def collect_lineage(
     fields: Fields = {}
     shared = dict(zip(config.presets, map(_manifest, rewards), strict=True))
     scored = [
-        _of_location(read_artefact(path), location)
+        _of_policy(read_artefact(path), position)
         for path, n in zip(scores, config.batch_sizes, strict=True)
-        for location in range(n)
+        for position in range(n)
     ]
-    manifests = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
-    exchanged = _exchanged([*manifests, *scored])  # without the answers: a file of them belongs to a batch of policies
+    artefacts = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
+    exchanged = _exchanged([*artefacts, *scored])  # without the answers: a file of them belongs to a batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_manifest, started)}
     for path, row in zip(training, map(_manifest, training), strict=True):
         base, rewarded = fields_of.of_training(row), fields_of.learns_from_rewards(row)
@@ -208,39 +208,39 @@ def _manifest(path: Path) -> Manifest:
     return storage.read_row(path, Manifest)
 
 
-def _of_location(scores: Artefact, location: int) -> Artefact:
+def _of_policy(scores: Artefact, position: int) -> Artefact:
     """Return the scores of a batch, restricted to the inputs of one of its policies."""
     origin = scores.origin
     if origin is not None:
-        name = f"selections[{location}]"
+        name = f"selections[{position}]"
         origin = origin.model_copy(
             update={"inputs": {name: origin.inputs[name]} if name in origin.inputs else {}, "outputs": {}}
         )
-    return scores._replace(manifest=scores.manifest / str(location), origin=origin)
+    return scores._replace(manifest=scores.manifest / str(position), origin=origin)
 
 
-def _exchanged(manifests: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
+def _exchanged(artefacts: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
     """Return, by manifest, the source files whose content when read differed from their rule's output."""
-    sound = [(manifest, manifest.origin) for manifest in manifests if manifest.origin is not None]
+    sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
     makers = {
-        manifest.paths.get(name): (manifest, digest)
-        for manifest, origin in sound
+        artefact.paths.get(name): (artefact, digest)
+        for artefact, origin in sound
         for name, digest in origin.outputs.items()
     }
     files: dict[Path, set[str]] = {}
 
-    def source_files(manifest: Artefact) -> set[str]:
-        if manifest.manifest not in files:
-            files[manifest.manifest] = own_files = set[str]()
-            for name, digest in manifest.origin.inputs.items() if manifest.origin else ():
-                path = manifest.paths.get(name)
+    def source_files(artefact: Artefact) -> set[str]:
+        if artefact.manifest not in files:
+            files[artefact.manifest] = own_files = set[str]()
+            for name, digest in artefact.origin.inputs.items() if artefact.origin else ():
+                path = artefact.paths.get(name)
                 if path is not None and path in makers:
                     maker, given = makers[path]
                     own_files |= source_files(maker) | ({str(path)} if given != digest else set())
-        return files[manifest.manifest]
+        return files[artefact.manifest]
 
     return {
-        manifest.manifest: {(fields_of.EXCHANGED, file) for file in source_files(manifest)} for manifest in manifests
+        artefact.manifest: {(fields_of.EXCHANGED, file) for file in source_files(artefact)} for artefact in artefacts
     }
 
 

@@ -83,7 +83,7 @@ def _agreements(
     types = _equal([e.question_type for e in queries], [e.question_type for e in train])
     if world is None:
         return {"type": types}
-    queried, offered = _sample(world, "val", queries), _sample(world, "train", train)
+    queried, offered = _scenes_of(world, "val", queries), _scenes_of(world, "train", train)
     # An attribute counts only for queries whose relation reads it; other rows stay False.
     keys = [
         _equal([scene.value(attribute) for scene, _ in queried], [scene.value(attribute) for scene, _ in offered])
@@ -98,7 +98,7 @@ def _agreements(
     }
 
 
-def _sample(world: WorldData, split: Split, examples: Sequence[Example]) -> list[tuple[Scene, AnnotatedQuestion]]:
+def _scenes_of(world: WorldData, split: Split, examples: Sequence[Example]) -> list[tuple[Scene, AnnotatedQuestion]]:
     scenes = {qid: (picture.scene, q) for picture in draw_split(world, split) for qid, q in picture.questions.items()}
     return [scenes[example.question_id] for example in examples]
 

@@ -72,7 +72,7 @@ def answer_controls(
     prompts = {
         (policy, control): [
             wording.prompt(
-                query, controlled(control, [train[location] for location in picks[query.example_id][:k]], digest)
+                query, controlled(control, [train[position] for position in picks[query.example_id][:k]], digest)
             )
             for query in evaluated
         ]
@@ -84,10 +84,10 @@ def answer_controls(
 
     def rows() -> Iterator[CopyingRow]:
         for policy, control in prompts:
-            text = [cut_answer(next(replies).text) for _ in evaluated]
+            texts = [cut_answer(next(replies).text) for _ in evaluated]
             earned = [
                 vqa_accuracy(answer, query.answers, normalise_references=config.normalise_references)
-                for answer, query in zip(text, evaluated, strict=True)
+                for answer, query in zip(texts, evaluated, strict=True)
             ]
             yield CopyingRow(group_of(policy), k, f"llm.{control}", fmean(earned), len(earned))
 

@@ -113,8 +113,8 @@ def measure_pools(
     shares: dict[str, list[float]] = {"exact_demonstration": [], "best_answer": [], "best_answer_or_zero_shot": []}
     for pool in pools:
         query, candidates = queries[pool.query_id], [train[i] for i in pool.candidates]
-        displayed = {candidate.answer for candidate in candidates}
-        copied = max(vqa_accuracy(answer, query.answers, normalise_references=rule) for answer in displayed)
+        texts = {candidate.answer for candidate in candidates}
+        copied = max(vqa_accuracy(answer, query.answers, normalise_references=rule) for answer in texts)
         exact = holds_exact_demonstration(query, candidates, rule)
         for values, value in zip(shares.values(), (exact, copied, max(copied, unaided[pool.query_id])), strict=True):
             values.append(value)

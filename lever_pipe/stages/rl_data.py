@@ -189,4 +189,4 @@ def anchors_of(pools: Sequence[Pool], settings: Beams) -> list[Pool]:
             do="Lower beams.anchors, or raise rl_data.n_queries.",
         )
     sampled = generator(settings.seed, "beam anchors").permutation(len(pools))[: settings.anchors]
-    return [pools[location] for location in sorted(sampled.tolist())]
+    return [pools[position] for position in sorted(sampled.tolist())]

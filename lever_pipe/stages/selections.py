@@ -138,15 +138,15 @@ def select_own(
 
 
 def _selection(pool: Pool, positions: Sequence[int], config: SelectOwnConfig) -> Selection:
-    locations = [int(position) for position in positions][: config.shots]
+    chosen = [int(position) for position in positions][: config.shots]
     size = len(pool.candidates)
-    if len(set(locations)) < config.shots or not all(0 <= position < size for position in locations):
+    if len(set(chosen)) < config.shots or not all(0 <= position < size for position in chosen):
         raise RecordError(
             f"policy {config.own}, query {pool.query_id}: expected {config.shots} distinct positions in 0..{size - 1}",
-            found=str(locations),
+            found=str(chosen),
             do=f"Fix `select` of lever/policies/{config.module}.py.",
         )
-    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in locations))
+    return Selection(query_id=pool.query_id, demonstrations=tuple(pool.candidates[position] for position in chosen))
 
 
 def read_selections(

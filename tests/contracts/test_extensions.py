@@ -198,7 +198,7 @@ def test_a_data_set_is_one_file(plugin_folder: Path, tmp_path: Path) -> None:
     row = {"question_id": 0, "image_id": 0, "image": "0.png", "question": "which?", "answers": ["a"]}
     (tmp_path / "questions").write_text(json.dumps([row | {"question_id": 1}]))
     raw = {"questions": tmp_path / "questions", "annotations": tmp_path / "questions", "images": tmp_path}
-    artefacts = {name: tmp_path / name for name in ("examples", "summary")}
+    outputs = {name: tmp_path / name for name in ("examples", "summary")}
     config = PrepareExamplesConfig(
         split="eval",
         reader="mine",
@@ -211,8 +211,8 @@ def test_a_data_set_is_one_file(plugin_folder: Path, tmp_path: Path) -> None:
     )
     storage.write_listing(tmp_path / "listing", {})
     listing = tmp_path / "listing"
-    assert prepare_examples(**raw, **artefacts, image_listing=listing, train_examples=(), config=config) == 1
-    (read,) = storage.read_examples(artefacts["examples"])
+    assert prepare_examples(**raw, **outputs, image_listing=listing, train_examples=(), config=config) == 1
+    (read,) = storage.read_examples(outputs["examples"])
     assert (read.question_id, read.image_digest) == (1, hashlib.sha256((tmp_path / "0.png").read_bytes()).hexdigest())
 
 
@@ -228,9 +228,12 @@ def test_a_table_and_a_sentence_are_one_function(tmp_path: Path, monkeypatch: py
     translation = tmp_path / "report.po"
     translation.write_text(f"{inputs['chinese'].read_text()}\n{chinese}")
     (template,) = (path for path in inputs["templates"] if path.name.startswith("sentences"))
-    messages = tmp_path / template.name
-    messages.write_text(f"{template.read_text()}\n{sentence}")
-    changed = {"chinese": translation, "templates": [messages if of == template else of for of in inputs["templates"]]}
+    edited = tmp_path / template.name
+    edited.write_text(f"{template.read_text()}\n{sentence}")
+    changed = {
+        "chinese": translation,
+        "templates": [edited if of == template else of for of in inputs["templates"]],
+    }
     folder = small.build(inputs | changed, tmp_path, small.config("lever"))
     pages = {name: (folder / "report" / name).read_text(encoding="utf-8") for name in PAGES_002}
     assert re.search(r"After epoch \d, with 95\s% intervals\.", pages["documents-selector.html"])

@@ -112,12 +112,12 @@ def test_package_files_hold_a_docstring_only() -> None:
 
 def imported_modules(stage: str) -> set[str]:
     """Return the files with the code of a stage, including files that provide only one declaration."""
-    names = {location for name in modules_of(stage) for location in (name, name.rpartition(".")[0])}
+    names = {module for name in modules_of(stage) for module in (name, name.rpartition(".")[0])}
     return {name for name in names if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
 
 
 @pytest.mark.parametrize(("stage", "largest"), CLOSURES.items())
-def test_few_modules_lie_after_a_stage(stage: str, largest: int) -> None:
+def test_a_stage_imports_few_modules(stage: str, largest: int) -> None:
     modules = imported_modules(stage)
     assert len(modules) <= largest, f"{stage}: {len(modules)} modules: {sorted(modules)}"
 

@@ -26,14 +26,14 @@ def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_rule_names_the_files_of_its_stage_and_no_others(stage: str) -> None:
-    rule, text = rules()[stage], declared(stage_function(stage))
-    by_role = {role: {name for name, of in text.items() if of.role is role} for role in Role}
+    rule, files = rules()[stage], declared(stage_function(stage))
+    by_role = {role: {name for name, of in files.items() if of.role is role} for role in Role}
     assert set(rule.input.keys()) == by_role[Role.INPUT]
     assert set(rule.output.keys()) == by_role[Role.OUTPUT] | {"manifest"}
     # The name of a file in the manifest and in the store marks members of a list.
     named = [*rule.input.items(), *((name, path) for name, path in rule.output.items() if name != "manifest")]
-    plugins = {name: not isinstance(path, str) for name, path in named if not callable(path)}
-    assert plugins == {name: text[name].several for name in plugins}
+    are_lists = {name: not isinstance(path, str) for name, path in named if not callable(path)}
+    assert are_lists == {name: files[name].several for name in are_lists}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -62,8 +62,8 @@ def test_a_rule_calls_its_stage_with_its_files(stage: str) -> None:
 def test_the_log_lies_next_to_the_manifest(stage: str) -> None:
     """Its wildcards have the bounds of the manifest's: else Snakemake searches all rules for the file's producer."""
     rule = rules()[stage]
-    others = str(rule.output.manifest).removesuffix("run.json")
-    assert list(map(str, rule.log)) == [f"{others}log.txt"]
+    folder = str(rule.output.manifest).removesuffix("run.json")
+    assert list(map(str, rule.log)) == [f"{folder}log.txt"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

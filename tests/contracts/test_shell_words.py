@@ -29,16 +29,16 @@ def commands() -> dict[str, str]:
 
 def test_every_value_in_a_command_is_quoted() -> None:
     fields = {
-        (name, *part[1:3]) for name, messages in commands().items() for part in Formatter().parse(messages) if part[1]
+        (name, *part[1:3]) for name, command in commands().items() for part in Formatter().parse(command) if part[1]
     }
     assert {name for name, _, _ in fields} == commands().keys()
     assert {(name, field) for name, field, spec in fields if spec != "q" and field not in UNQUOTED} == set()
 
 
 def test_what_is_not_quoted_is_a_number_or_a_word() -> None:
-    room = resources_for(parse_experiment({}))
+    resources_of = resources_for(parse_experiment({}))
     for name in (name for name, command in commands().items() if "{resources.device}" in command):
-        threads, resources = room(name)
+        threads, resources = resources_of(name)
         assert (type(threads), resources["device"]) in ((int, "cpu"), (int, "cuda"))
 
 

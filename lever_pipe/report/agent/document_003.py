@@ -26,7 +26,7 @@ from lever_pipe.report.agent.runs import (
 )
 from lever_pipe.report.cells import Cell, derived, gap, level, message, minus
 from lever_pipe.report.evidence import EvidenceRow
-from lever_pipe.report.table import Row, Table, framed, paired_columns
+from lever_pipe.report.table import Row, Table, framed, paired_rows
 
 SECTION = "003"
 LOSSES = {
@@ -67,7 +67,7 @@ def _configuration(view: AgentView) -> Iterator[Row]:
     for name in ours[0]:
         sides = ([side.get(name) for side in runs] for runs in (ours, published))
         left, right = (_both(cell or "not stated" for cell in cells) if any(cells) else {} for cells in sides)
-        yield from paired_columns({"Setting": name}, left, right)
+        yield from paired_rows({"Setting": name}, left, right)
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -126,7 +126,7 @@ def by_step(
             left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in pair)
             ours |= dict(zip(BY_MODE[mode], (left, right, minus(right, left)), strict=True))
         printed = dict(zip(PAIR, published.get(step, ()), strict=False))
-        yield from paired_columns(
+        yield from paired_rows(
             {"Step": str(step)}, ours | {"Remark": remarks.get(step)}, printed | {"Remark": notes.get(step)}
         )
 
@@ -154,7 +154,7 @@ def _rewards(view: AgentView) -> Iterator[Row]:
         both = zip((left, right), pair.values(best_step), strict=True)
         cells = [message("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
-    yield from paired_columns({"Step": "best"}, best[True], best[False])
+    yield from paired_rows({"Step": "best"}, best[True], best[False])
 
 
 def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
@@ -190,4 +190,4 @@ def _losses(view: AgentView) -> Iterator[Row]:
             published = printed.get((run, name), {})
             left = {head: level(ours.get(step), 3, interval=False) for step, head in heads.items()}
             right = {head: level(published.get(step), 3) for step, head in heads.items()}
-            yield from paired_columns({"Metric": called, "Run": RUN_NAMES[run]}, left, right)
+            yield from paired_rows({"Metric": called, "Run": RUN_NAMES[run]}, left, right)

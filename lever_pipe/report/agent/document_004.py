@@ -36,7 +36,7 @@ from lever_pipe.report.agent.runs import (
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, message, minus, p_value
 from lever_pipe.report.claim_evaluation import pair_check
 from lever_pipe.report.claims import MEASURES
-from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_columns
+from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_rows
 from lever_pipe.statistics.comparison import holm as holm_p
 
 SECTION = "004"
@@ -74,7 +74,7 @@ def _answer(view: AgentView) -> Iterator[Row]:
         row = {"Decoding": mode, **dict(zip(PAIR, (*ends, view.difference(arm, mode)), strict=True))}
         p = holm(view.compared(arm, mode))
         names = {"Quantity": "Held-out score, as the table of arms"}
-        yield from paired_columns(names, row | {"p": p}, {}) if any(ends) else ()
+        yield from paired_rows(names, row | {"p": p}, {}) if any(ends) else ()
 
 
 def _p_of_claim(view: AgentView, pair: CurvePair, claim: str) -> Estimate | None:
@@ -195,7 +195,7 @@ def _changes(view: AgentView) -> Iterator[Row]:
     published = [_changes_of(view.published(run, "val_reward")) for run in RUNS]
     for step in sorted({step for changes in (*measured, *published) for step in changes}):
         left, right = ([changes.get(step) for changes in side] for side in (measured, published))
-        yield from paired_columns(
+        yield from paired_rows(
             {"Step": str(step)}, dict(zip(heads, left, strict=True)), dict(zip(PAIR, right, strict=False))
         )
 

@@ -65,10 +65,10 @@ def reward_against_kl(view: AgentView, translator: Translator) -> Figure | None:
     figure, axes = style.panels(1, 2, height=4.0)
     for panel, metric in zip(axes, ("kl_end", "entropy_end"), strict=True):
         for index, arm in enumerate(arms):
-            location = view.find(f"arm~{arm}", metric)
+            end = view.find(f"arm~{arm}", metric)
             rows = {mode: view.find(f"arm~{arm}", "normalised_reward", **HELD_OUT, mode=mode) for mode in MODES}
-            if location is not None:
-                _pair(panel, location.value, rows, style.series_style(index), arm)
+            if end is not None:
+                _pair(panel, end.value, rows, style.series_style(index), arm)
         style.label(panel, x=translator.message(AXES[metric]))
     axes[0].set_xscale("log")
     # Plain numbers instead of powers of ten.
@@ -87,7 +87,7 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
         return None
     figure, (axes,) = style.panels(1, 1, height=1.3 + 0.4 * len(names))
     style.zero_line(axes)
-    is_sampled = False
+    is_plotted = False
     for index, mode in enumerate(MODES):
         location = {"against": f"arm~{view.reference}", **HELD_OUT, "mode": mode}
         rows = [view.evidence.where(f"arm~{arm}", "normalised_reward", **location) for arm in names]
@@ -95,10 +95,10 @@ def arms(view: AgentView, translator: Translator) -> Figure | None:
             marks = [(arm, row[0], style.series_style(index)) for arm, row in zip(names, rows, strict=True)]
             style.forest(axes, marks, scale=100.0, shift=0.24 * (index - 0.5))
             style.dots(axes, {}, style.series_style(index), label=translator.message(mode.capitalize()))
-            is_sampled = True
+            is_plotted = True
     style.label(axes, x=translator.message("Held-out points of the ceiling against {arm}", arm=view.reference))
     style.legend_below(figure, axes)
-    return figure if is_sampled else None
+    return figure if is_plotted else None
 
 
 def training(view: AgentView, translator: Translator) -> Figure | None:
@@ -136,17 +136,15 @@ def published(view: AgentView, translator: Translator) -> Figure | None:
 
 
 def _pair(
-    axes: Axes, location: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
+    axes: Axes, x: float, rows: Mapping[str, EvidenceRow | None], series_style: style.SeriesStyle, arm: str
 ) -> None:
     """Draw an arm's scores above each other, joined by a line: sampled filled, greedy open."""
     measured = {mode: row for mode, row in rows.items() if row is not None}
-    axes.plot(
-        [location] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4
-    )
+    axes.plot([x] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4)
     for mode, row in measured.items():
         low, high = style.ends(row)
         axes.errorbar(
-            [location],
+            [x],
             [100 * row.value],
             yerr=[[100 * low], [100 * high]],
             color=series_style.color,

@@ -140,7 +140,7 @@ def learning(context: ReportContext, translator: Translator) -> Figure | None:
 def selections(context: ReportContext, translator: Translator) -> Figure | None:
     """Return a heat map: the share of demonstrations at each rank that agree with their query, by policy."""
     aspects = [a for a in ("relation", "key", "fact", "object", "type") if context.evidence.where(metric=f"agrees.{a}")]
-    chosen = _standing_for_kinds(context) if aspects else []
+    chosen = _example_groups(context) if aspects else []
     groups = [group for group in chosen if context.evidence.where(group, f"agrees.{aspects[0]}")]
     if not groups:
         return None
@@ -158,7 +158,7 @@ def selections(context: ReportContext, translator: Translator) -> Figure | None:
 
 def copies(context: ReportContext, translator: Translator) -> Figure | None:
     """Return two heat maps by policy: accuracies of the LVLM and of a vote, and the ranks of copied answers."""
-    groups = [group for group in _standing_for_kinds(context) if measured(context, group, "vote")]
+    groups = [group for group in _example_groups(context) if measured(context, group, "vote")]
     if not groups:
         return None
     earned = {"llm": "LVLM", "vote": "Vote", "llm.shown": "LVLM, shown", "llm.unshown": "LVLM, none"}
@@ -200,7 +200,7 @@ def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
     return figure
 
 
-def _standing_for_kinds(context: ReportContext) -> list[str]:
+def _example_groups(context: ReportContext) -> list[str]:
     """Return example groups: baselines with the oracle, the last RCE epoch, and one group per mode of GRPO."""
     main = context.main
     chosen = [*(f"baseline/{name}" for name in ("random", "similar_both", "oracle")), main.last_rce]
@@ -240,17 +240,15 @@ def _paired(
 ) -> None:
     # Every line starts at the RCE base.
     gains = {0.0: [0.0]} | {epoch + offset: _gains(context, PolicyName.parse(run)) for epoch, run in epochs.items()}
-    points = {location: values for location, values in gains.items() if values}
+    points = {x: values for x, values in gains.items() if values}
     style.line(
         axes,
-        {location: math.fsum(values) / len(values) for location, values in points.items()},
+        {x: math.fsum(values) / len(values) for x, values in points.items()},
         series_style,
         name=name,
     )
-    for location, values in points.items():
-        axes.plot(
-            [location] * len(values), values, series_style.marker, color=series_style.color, markersize=3.5, alpha=0.7
-        )
+    for x, values in points.items():
+        axes.plot([x] * len(values), values, series_style.marker, color=series_style.color, markersize=3.5, alpha=0.7)
 
 
 def _gains(context: ReportContext, name: PolicyName) -> list[float]:

@@ -153,11 +153,11 @@ def forest(
     axes: Axes, rows: Sequence[tuple[str, EvidenceRow, SeriesStyle]], *, scale: float = 1.0, shift: float = 0.0
 ) -> None:
     """Draw rows below each other, each with its name at the axis and its interval as a bar."""
-    for location, (_, row, series_style) in enumerate(rows):
+    for y, (_, row, series_style) in enumerate(rows):
         low, high = ends(row)
         axes.errorbar(
             [scale * row.value],
-            [location + shift],
+            [y + shift],
             xerr=[[scale * low], [scale * high]],
             color=series_style.color,
             marker=series_style.marker,

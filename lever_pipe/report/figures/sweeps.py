@@ -55,8 +55,8 @@ def _heat(axes: Axes, view: SweepView, mode: str) -> None:
     columns = list(zip(*(map(text_of, cell.values.values()) for cell in view.sweep.cells), strict=True))
     down, across = map(_in_order, zip(*(cell.values.values() for cell in view.sweep.cells), strict=True))
     values, texts = [[math.nan] * len(across) for _ in down], [[""] * len(across) for _ in down]
-    for cell, *location in zip(view.sweep.cells, *columns, strict=True):
-        i, j = down.index(location[0]), across.index(location[1])
+    for cell, *key_texts in zip(view.sweep.cells, *columns, strict=True):
+        i, j = down.index(key_texts[0]), across.index(key_texts[1])
         row, gap = view.scores[mode, cell.arm], view.gaps.get((mode, cell.arm))
         values[i][j] = view.scale * row.value
         texts[i][j] = number_text(values[i][j], view.digits) + "*" * (gap is not None and gap.p_holm < ALPHA)

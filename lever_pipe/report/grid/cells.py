@@ -222,11 +222,7 @@ def _own_with_baselines(grid_cells: Sequence[GridCell], baselines: Sequence[Grid
     usual = [grid_cell for grid_cell in baselines if str(grid_cell.policy) not in (RANDOM, ORACLE)]
     usual.sort(key=lambda grid_cell: str(grid_cell.policy) != RICES)
     owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
-    yield from (
-        (str(own), str(reference_cell))
-        for own, reference_cell in product(owns, usual)
-        if reference_cell.setting == own.setting
-    )
+    yield from ((str(own), str(baseline)) for own, baseline in product(owns, usual) if baseline.setting == own.setting)
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:
@@ -234,8 +230,7 @@ def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, i
     for row in rows:
         grid_cell = GridCell.parse(row.group)
         chance, best = (
-            accuracy.get((f"{grid_cell.setting}/{reference_cell}", row.samples, row.shots))
-            for reference_cell in (RANDOM, ORACLE)
+            accuracy.get((f"{grid_cell.setting}/{baseline}", row.samples, row.shots)) for baseline in (RANDOM, ORACLE)
         )
         is_known = chance is not None and best is not None and best > chance
         policy = grid_cell.policy

@@ -35,8 +35,7 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
     """Write `name.svg` and `name.png` into `folder`.
 
     A panel is a data set with an LVLM, a row a policy, a colour and marker a sampler, all in the order of the marks.
-    The
-    vertical line is random selection from the same pools, a short grey stroke the oracle.
+    The vertical line is random selection from the same pools, a short grey stroke the oracle.
 
     Args:
         marks: at least one.
@@ -70,11 +69,11 @@ def draw_map(marks: Sequence[Mark], folder: Path, name: str) -> None:
 
 def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], series_styles: Mapping[str, style.SeriesStyle]) -> None:
     axes.axvline(0, color=style.INK, linewidth=1)
-    grid_cells, top = list[float](), 0.0
+    ticks, top = list[float](), 0.0
     heights = dict[Mark, float]()
     for row in rows.values():
-        heights |= {mark: top + grid_cell for grid_cell, mark in enumerate(row)}
-        grid_cells.append(top + (len(row) - 1) / 2)
+        heights |= {mark: top + i for i, mark in enumerate(row)}
+        ticks.append(top + (len(row) - 1) / 2)
         top += len(row) + GAP
     for series, series_style in series_styles.items():
         marks = [mark for mark in heights if mark.series == series]
@@ -94,5 +93,5 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], series_styles: Mappin
     ceilings = [(mark.ceiling, y) for mark, y in heights.items() if mark.ceiling is not None]
     if ceilings:
         axes.plot(*zip(*ceilings, strict=True), "|", color=style.GREY, markersize=6)
-    axes.set_yticks(grid_cells, list(rows))
+    axes.set_yticks(ticks, list(rows))
     axes.set_ylim(top - GAP - 0.2, -0.8)

@@ -173,8 +173,8 @@ def left_out(missing: Sequence[MissingCell]) -> Table:
 
 def _cell(row: Any) -> Row:
     accuracy = Estimate(row.accuracy, 1, low=row.low, high=row.high)
-    grid_cells = {"Data set": row.data, "Pools": row.sampler, "LVLM": row.lvlm}
-    return {"Policy": called(row.policy), **grid_cells, "Accuracy": accuracy}
+    setting = {"Data set": row.data, "Pools": row.sampler, "LVLM": row.lvlm}
+    return {"Policy": called(row.policy), **setting, "Accuracy": accuracy}
 
 
 def _share(row: Any) -> Cell:

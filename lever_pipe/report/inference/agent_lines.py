@@ -47,7 +47,7 @@ class EvaluationPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EpisodeScores:
+class EvaluatedPolicy:
     """The evaluations and episodes of a policy or run."""
 
     run: AgentRun
@@ -56,7 +56,7 @@ class EpisodeScores:
 
 
 @dataclass(frozen=True)
-class RunFiles(EpisodeScores):
+class RunFiles(EvaluatedPolicy):
     """The rows of one run; rows of held-out tasks follow rows of the validation curve."""
 
     steps: list[StepRow]
@@ -100,18 +100,18 @@ def read_run(
     return files
 
 
-def read_untrained(name: str, evaluations: Path, episodes: Path) -> EpisodeScores:
+def read_untrained(name: str, evaluations: Path, episodes: Path) -> EvaluatedPolicy:
     """Return the evaluation of a policy that no run trains: the start policy, or a served agent.
 
     Raises:
         RecordError: a malformed row, or evaluations that such a policy does not have on held-out tasks.
     """
-    rows, episode_scores = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
-    policy = EpisodeScores(AgentRun(arm=name, seed=0), rows, episode_scores)
+    rows, episode_rows = storage.read_rows(evaluations, EvaluationRow), storage.read_rows(episodes, EpisodeRow)
+    policy = EvaluatedPolicy(AgentRun(arm=name, seed=0), rows, episode_rows)
     problems, both = list(_episode_problems(policy)), {EvaluationPoint(TEST, mode, "last", 0) for mode in MODES}
-    locations, is_start = {location for location in map(_location, rows) if location.mode in MODES}, name == START_ARM
-    if locations != both if is_start else not locations or locations - both:
-        problems.append(f"evaluations of {', '.join(str(tuple(_location(row))) for row in rows) or 'nothing'}")
+    points, is_start = {point for point in map(_point, rows) if point.mode in MODES}, name == START_ARM
+    if points != both if is_start else not points or points - both:
+        problems.append(f"evaluations of {', '.join(str(tuple(_point(row))) for row in rows) or 'nothing'}")
     if problems:
         raise RecordError(
             f"{evaluations}: expected the {'start policy' if is_start else f'served agent {name!r}'} on held-out tasks",
@@ -129,7 +129,7 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
     yield from evaluation_lines(files)
 
 
-def evaluation_lines(files: EpisodeScores) -> Iterator[Line]:
+def evaluation_lines(files: EvaluatedPolicy) -> Iterator[Line]:
     """Yield the evaluations' lines of `curves.csv`; a best checkpoint that is the last one has only its lines."""
     ceilings = _ceilings(files.episodes)
     locations: set[tuple[int, str, str]] = set()
@@ -140,12 +140,12 @@ def evaluation_lines(files: EpisodeScores) -> Iterator[Line]:
             continue
         locations.add(location)
         counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
-        ceiling = {CEILING: ceilings[_location(row)]} if _location(row) in ceilings else {}
+        ceiling = {CEILING: ceilings[_point(row)]} if _point(row) in ceilings else {}
         for metric, value in (row.values | counts | ceiling).items():
             yield (files.run.arm, files.run.seed, *location, metric, value)
 
 
-def episode_lines(files: EpisodeScores) -> Iterator[Line]:
+def episode_lines(files: EvaluatedPolicy) -> Iterator[Line]:
     """Yield the lines of `episodes.csv`; a reward is the sum over turns."""
     for row in files.episodes:
         location = (row.step, row.split, row.mode, row.checkpoint, row.task_id, row.sample)
@@ -198,12 +198,12 @@ def _evaluation_problems(files: RunFiles) -> Iterator[str]:
         yield from _episode_problems(files)
 
 
-def _episode_problems(files: EpisodeScores) -> Iterator[str]:
+def _episode_problems(files: EvaluatedPolicy) -> Iterator[str]:
     episodes: dict[EvaluationPoint, list[EpisodeRow]] = {}
     for row in files.episodes:
-        episodes.setdefault(_location(row), []).append(row)
+        episodes.setdefault(_point(row), []).append(row)
     for evaluation in files.evaluations:
-        count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_location(evaluation), [])
+        count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_point(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
         if len(rows) != count:
             yield f"{len(rows)} of {count} episodes of {where}"
@@ -217,16 +217,16 @@ def _episode_problems(files: EpisodeScores) -> Iterator[str]:
         yield f"{sum(map(len, episodes.values()))} episodes without an evaluation"
 
 
-def _location(row: EvaluationRow | EpisodeRow) -> EvaluationPoint:
+def _point(row: EvaluationRow | EpisodeRow) -> EvaluationPoint:
     return EvaluationPoint(row.split, row.mode, row.checkpoint, row.step)
 
 
 def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, float]:
     """Return by evaluation the mean ceiling of the tasks with a sound episode."""
     means: dict[EvaluationPoint, float] = {}
-    for location, by_evaluation in groupby(sorted(episodes, key=_location), key=_location):
+    for point, by_evaluation in groupby(sorted(episodes, key=_point), key=_point):
         ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
-        means[location] = math.fsum(ceilings.values()) / len(ceilings)
+        means[point] = math.fsum(ceilings.values()) / len(ceilings)
     return means
 
 

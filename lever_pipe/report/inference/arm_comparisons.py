@@ -34,10 +34,8 @@ class ArmComparisonRow(NamedTuple):
     """A line of `comparisons.csv`: arm minus reference; `p_holm` is adjusted for the arms of one `family`.
 
     `n_seeds` is the number of common seeds; with one, the p value infers to further tasks for these two runs only. A
-    family
-    is an endpoint. If only some arms have several common seeds, arms with one are in `ENDPOINT-one-run`. Served agents
-    are
-    in `ENDPOINT-served`. `left_value` and `right_value` are means of the compared runs only.
+    family is an endpoint. If only some arms have several common seeds, arms with one are in `ENDPOINT-one-run`. Served
+    agents are in `ENDPOINT-served`. `left_value` and `right_value` are means of the compared runs only.
     """
 
     endpoint: str

@@ -105,17 +105,17 @@ def endpoint_rows(context: Context) -> list[EndpointRow]:
         rows += [row for name, values in others for row in _run_rows(context, arm, name, values)]
     for metric in METRICS:
         blocks = {
-            location: [run.values[metric] for run in runs]
-            for location, runs in over_tasks.items()
-            if taken_apart(rows[location].endpoint)["metric"] == metric
+            key: [run.values[metric] for run in runs]
+            for key, runs in over_tasks.items()
+            if taken_apart(rows[key].endpoint)["metric"] == metric
         }
         intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
-        for (location, block), interval in zip(blocks.items(), intervals, strict=True):
+        for (key, block), interval in zip(blocks.items(), intervals, strict=True):
             # Shares are bounded in `means`, rewards by the ceiling of their tasks.
             if metric == REWARD:
-                least, ceiling = min(float(values.min()) for values in block), over_tasks[location][0].ceiling
+                least, ceiling = min(float(values.min()) for values in block), over_tasks[key][0].ceiling
                 interval = within_ceiling(interval, least, ceiling)
-            rows[location] = rows[location]._replace(value=interval.value, low=interval.low, high=interval.high)
+            rows[key] = rows[key]._replace(value=interval.value, low=interval.low, high=interval.high)
     return rows
 
 
@@ -132,10 +132,10 @@ def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_sha
     blocks = [np.stack(by_seed)[:, :, None] for by_seed in values]
     results = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
     for n in {block.shape[1] for block in blocks} - {1}:
-        locations = [location for location, block in enumerate(blocks) if block.shape[1] == n]
-        intervals = means([blocks[location] for location in locations], draws, n, are_shares=are_shares)
-        for location, interval in zip(locations, intervals, strict=True):
-            results[location] = interval
+        positions = [position for position, block in enumerate(blocks) if block.shape[1] == n]
+        intervals = means([blocks[position] for position in positions], draws, n, are_shares=are_shares)
+        for position, interval in zip(positions, intervals, strict=True):
+            results[position] = interval
     return results
 
 

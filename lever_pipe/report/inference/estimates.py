@@ -182,13 +182,10 @@ def differences(
     """Return the C differences of each comparison.
 
     Two single runs are compared by exchanging their answers, which infers to further questions for these two runs only.
-    If
-    a side has several runs, the test is Student's t on runs crossed with questions. The interval, the p of Student's t
-    and
-    the detectable difference come from one error and its degrees of freedom. Each comparison has its own seed variance.
-    A
-    variance shared by unlike comparisons rejects true nulls (a KL_BETA of 3 varies less than one of 0), and few seeds
-    cannot show which variances are equal (docs/report.md).
+    If a side has several runs, the test is Student's t on runs crossed with questions. The interval, the p of Student's
+    t and the detectable difference come from one error and its degrees of freedom. Each comparison has its own seed
+    variance. A variance shared by unlike comparisons rejects true nulls (a KL_BETA of 3 varies less than one of 0), and
+    few seeds cannot show which variances are equal (docs/report.md).
 
     Args:
         pairs: comparisons over the same N questions.
@@ -227,8 +224,7 @@ def comparisons(groups: Groups, families: Sequence[ComparisonFamily], draws: Dra
     """Return the comparisons of every family, in the order of the families.
 
     Two trained groups are compared over their common seeds, if they have any. If only some comparisons of a family
-    infer to
-    further seeds, comparisons of one run form their own family, `NAME-one-run`.
+    infer to further seeds, comparisons of one run form their own family, `NAME-one-run`.
     """
     rows: list[ComparisonRow] = []
     for n in dict.fromkeys(family.samples for family in families):
@@ -248,8 +244,7 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
     """Return p values after Holm's adjustment, each with the suffix of its family's name.
 
     Comparisons of one run infer to further questions only. Next to other comparisons they form their own family. NaN
-    stays
-    NaN and does not count.
+    stays NaN and does not count.
 
     Args:
         p_values: of one family.
@@ -258,9 +253,9 @@ def adjusted(p_values: Sequence[float], are_one_run: Sequence[bool]) -> list[tup
     results = [(math.nan, "")] * len(p_values)
     suffix = OF_ONE_RUN if len(set(are_one_run)) > 1 else ""
     for is_one_run in (False, True):
-        locations = [i for i, p in enumerate(p_values) if are_one_run[i] == is_one_run and not math.isnan(p)]
-        for location, p in zip(locations, holm([p_values[location] for location in locations]), strict=True):
-            results[location] = float(p), suffix if is_one_run else ""
+        positions = [i for i, p in enumerate(p_values) if are_one_run[i] == is_one_run and not math.isnan(p)]
+        for position, p in zip(positions, holm([p_values[position] for position in positions]), strict=True):
+            results[position] = float(p), suffix if is_one_run else ""
     return results
 
 
@@ -311,9 +306,9 @@ def _adjusted(rows: Sequence[ComparisonRow], families: Sequence[ComparisonFamily
     together = {family.name: family.adjusted_with for family in families}
     results = list(rows)
     for name in dict.fromkeys(together.values()):
-        locations = [location for location, row in enumerate(rows) if together[row.family] == name]
-        of_family = [rows[location] for location in locations]
+        positions = [position for position, row in enumerate(rows) if together[row.family] == name]
+        of_family = [rows[position] for position in positions]
         p_holm = adjusted([row.p for row in of_family], [row.n_runs == 1 for row in of_family])
-        for location, (p, suffix) in zip(locations, p_holm, strict=True):
-            results[location] = rows[location]._replace(family=rows[location].family + suffix, p_holm=p)
+        for position, (p, suffix) in zip(positions, p_holm, strict=True):
+            results[position] = rows[position]._replace(family=rows[position].family + suffix, p_holm=p)
     return results

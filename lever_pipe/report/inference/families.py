@@ -323,11 +323,10 @@ def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
     """Return the pairs of extra objectives.
 
     Each is compared with the RCE base and the smallest on-policy beta, the upper bound also with the oracle. The
-    offline
-    GRPO of the smallest beta is compared with continued RCE.
+    offline GRPO of the smallest beta is compared with continued RCE.
     """
     rce = arm.rce.get(arm.on_policy_base) if arm.on_policy_base is not None else None
-    sampled = next(iter(arm.on_policy_groups.values()), None)
+    on_policy = next(iter(arm.on_policy_groups.values()), None)
     smallest = [name for (base, _), name in arm.ended("grpo").items() if base == arm.on_policy_base][:1]
     lower, upper, continued = (
         arm.extra_objective("reinforce"),
@@ -335,6 +334,6 @@ def _extra_objectives(arm: Arm, baselines: Sequence[str]) -> Pairs:
         arm.extra_objective("continued"),
     )
     oracle = ORACLE if ORACLE in baselines else None
-    pairs = [(lower, rce), (sampled, lower), (upper, rce), (upper, sampled), (upper, oracle)]
-    pairs += [(continued, rce), (sampled, continued), *((offline, continued) for offline in smallest)]
+    pairs = [(lower, rce), (on_policy, lower), (upper, rce), (upper, on_policy), (upper, oracle)]
+    pairs += [(continued, rce), (on_policy, continued), *((offline, continued) for offline in smallest)]
     return tuple((left, right) for left, right in pairs if left is not None and right is not None)

@@ -50,15 +50,15 @@ class GroupScores:
 
     def at(self, columns: Sequence[str]) -> GroupScores:
         """Return the same runs at these columns, or at all columns if none is named."""
-        locations = [self.columns.index(column) for column in columns or self.columns]
+        positions = [self.columns.index(column) for column in columns or self.columns]
         return replace(
-            self, columns=tuple(self.columns[k] for k in locations), accuracies=self.accuracies[..., locations]
+            self, columns=tuple(self.columns[k] for k in positions), accuracies=self.accuracies[..., positions]
         )
 
     def of_seeds(self, seeds: Iterable[str]) -> GroupScores:
         """Return the runs of these seeds, in their order."""
-        locations = [self.seeds.index(seed) for seed in seeds]
-        return replace(self, runs=tuple(self.runs[run] for run in locations), accuracies=self.accuracies[locations])
+        positions = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[run] for run in positions), accuracies=self.accuracies[positions])
 
     def shares_seeds_with(self, other: GroupScores) -> bool:
         """Return whether run s of both groups has the same seed, or is the same draw of one baseline, for every s."""

@@ -53,8 +53,7 @@ class EvaluatedEpisodes:
 
         Raises:
             RecordError: an evaluation whose tasks have different numbers of rollouts, or other tasks than the rest of
-              its
-              split, so that nothing can be paired.
+              its split, so that nothing can be paired.
         """
         rows = self.rows.assign(**{NORMALISED: self.rows[REWARD] / self.rows[CEILING]})
         n_rollouts = _rollouts(rows)
@@ -122,9 +121,9 @@ def _without_lost(rows: pd.DataFrame) -> pd.DataFrame:
         RecordError: no task remains.
     """
     sound, parts = rows[~rows["end"].isin(UNSOUND)], []
-    for split, episode_scores in rows.groupby("split"):
+    for split, of_split in rows.groupby("split"):
         episodes = sound[sound["split"] == split]
-        n_evaluations, n_tasks = (len(episode_scores.drop_duplicates(names)) for names in (list(LOCATION), ["task_id"]))
+        n_evaluations, n_tasks = (len(of_split.drop_duplicates(names)) for names in (list(LOCATION), ["task_id"]))
         times = episodes.drop_duplicates([*LOCATION, "task_id"])["task_id"].value_counts()
         whole = times.index[times == n_evaluations]
         if not len(whole):

@@ -105,16 +105,16 @@ def html_pages(
     """
     filled = environment(frame, translator)
     texts: Any = filled.get_template("sentences").module
-    artefacts = _Maker(contents, exhibits, translator, first, texts)
-    pages = [page for page in PAGES if page == MAIN or any(map(artefacts.has, PAGES[page]))]
+    maker = _Maker(contents, exhibits, translator, first, texts)
+    pages = [page for page in PAGES if page == MAIN or any(map(maker.has, PAGES[page]))]
     written = [page for page in pages if page not in ENGLISH or translator.language == "en"]
     template = filled.get_template("page")
     for page in written:
         is_main = page == MAIN
         title_of, subtitle_of = (title, subtitle) if is_main else texts.pages[page]
-        values = {"run": title, **artefacts.values(page, pages)}
+        values = {"run": title, **maker.values(page, pages)}
         text = template.render(title=title_of, subtitle=subtitle_of, **values)
-        yield artefacts.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
+        yield maker.file(page), PERCENT.sub("\N{NO-BREAK SPACE}%", text) + "\n"
 
 
 def value_of(cell: Cell) -> float | None:
@@ -176,8 +176,8 @@ class _Maker:
         return file_of(page, self.translator.language, self.first)
 
     def has(self, section: str) -> bool:
-        artefacts = self.contents.tables.get(section) or self.contents.facts.get(section)
-        return bool(artefacts) or any(drawing.section == section for drawing in self.exhibits.figures.values())
+        contents = self.contents.tables.get(section) or self.contents.facts.get(section)
+        return bool(contents) or any(figure.section == section for figure in self.exhibits.figures.values())
 
     def values(self, page: str, pages: Sequence[str]) -> dict[str, Any]:
         """Return the template's values for a page, except its title and subtitle."""

@@ -130,7 +130,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
 
 
 def _of_fewer_seeds(context: ReportContext, base: str, groups: Iterable[str]) -> Iterator[Row]:
-    """Yield the base's levels over fewer seeds, the minuends of policies with fewer seeds."""
+    """Yield the base's levels over fewer seeds, the reference of differences of policies with fewer seeds."""
     whole = context.accuracy(base)
     levels: dict[float, tuple[list[Cell], EvidenceRow, EvidenceRow]] = {}
     for group in groups:

@@ -25,7 +25,7 @@ from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import MEAN, EvidenceRow
 from lever_pipe.report.format import number_text
 from lever_pipe.report.reference import FILES, published_run, quoted
-from lever_pipe.report.table import Row, Table, framed, paired_columns
+from lever_pipe.report.table import Row, Table, framed, paired_rows
 
 BETAS = (0.18, 0.15, 0.12)
 REFERENCE = 0.15
@@ -102,7 +102,7 @@ class DocumentView:
         """Yield our row and below it the published one, each with its policies of an epoch."""
         published = replace(self, is_ours=False)
         policies = [[side.group(beta, epoch) for beta in betas or self.betas] for side in (self, published)]
-        return paired_columns(names, cells(self), cells(published), policies)
+        return paired_rows(names, cells(self), cells(published), policies)
 
 
 Cells = Callable[[DocumentView], Row]

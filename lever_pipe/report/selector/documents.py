@@ -40,7 +40,7 @@ from lever_pipe.report.reference import (
     quoted,
 )
 from lever_pipe.report.selector import data, document_002
-from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_columns
+from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_rows
 
 K64, OLD = "rl_data_k64_v3.json", "rl_data_RandSampler_Qwen2_5-VL-3B-Instruct.json"
 LAST_PUBLISHED_EPOCH = 50
@@ -111,11 +111,9 @@ def _document_000(context: ReportContext) -> Iterator[Table]:
         ours = [_statistics(_curve(context, metric, runs[beta]), digits) for beta in betas]
         published = [_published_statistics(context, metric, beta) for beta in betas]
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
-            locations = 2 if name == "Change" else digits
-            left, right = (
-                _with_difference(heads, [s.get(name) for s in side], locations) for side in (ours, published)
-            )
-            rows += paired_columns({"Metric": called, "Statistic": name}, left, right, policies)
+            decimals = 2 if name == "Change" else digits
+            left, right = (_with_difference(heads, [s.get(name) for s in side], decimals) for side in (ours, published))
+            rows += paired_rows({"Metric": called, "Statistic": name}, left, right, policies)
     facts = {
         "epochs": max(max(run) for run in runs.values()),
         "seeds": max(len(subjects) for run in runs.values() for subjects in run.values()),
@@ -313,7 +311,7 @@ def _paired(context: ReportContext, beta: float, epoch: int, names: Row, ours: R
     """Yield our row of a policy and below it the published one; none without ours."""
     if any(cell is not None for cell in ours.values()):
         policies = [context.grpo(beta, epoch)], [published_run(beta, epoch)]
-        yield from paired_columns({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
+        yield from paired_rows({"KL_BETA": f"{beta:g}", **names}, ours, published, policies)
 
 
 def _evaluated(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[tuple[float, int]]:

@@ -57,14 +57,14 @@ class EmulatedStudy:
     ) -> Rows:
         """Return the accuracies of one policy by sample count, then shots; `published` is empty if one is absent."""
         is_ours, policy = arm != PUBLISHED, f"beta~{beta_text(run[0])}/epoch~{run[1]}"
-        locations = product(
+        cells = product(
             samples or (self.context.document_samples if is_ours else DOCUMENT_SAMPLES,), shots or self.context.shots
         )
         if is_ours:
             where = {"subject": f"emulation/{arm}/{policy}", "metric": "accuracy", "subset": "prefix"}
-            return tuple(self.evidence.get(**where, samples=n, shots=k) for n, k in locations)
+            return tuple(self.evidence.get(**where, samples=n, shots=k) for n, k in cells)
         where = {"subject": f"published/grpo/{policy}", "metric": "accuracy", "quoted": file}
-        rows = [self.evidence.find(**where, samples=n, shots=k) for n, k in locations]
+        rows = [self.evidence.find(**where, samples=n, shots=k) for n, k in cells]
         return tuple(row for row in rows if row is not None) if None not in rows else ()
 
     def untouched(self, arm: str, name: str, epoch: int) -> EvidenceRow:

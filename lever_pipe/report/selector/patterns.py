@@ -1,8 +1,7 @@
 """Reasons for patterns in the published tables: each pattern, and its outcome with an emulated bug.
 
-A verdict follows from the criterion of its line, not from visual inspection. A pattern that also occurs without the
-bug is no evidence for it. A pattern is omitted if the configuration does not produce its numbers (too few betas, epochs
-or
+A verdict follows from the criterion of its line, not from visual inspection. A pattern that also occurs without the bug
+is no evidence for it. A pattern is omitted if the configuration does not produce its numbers (too few betas, epochs or
 shots).
 """
 

@@ -314,8 +314,8 @@ def test_a_verdict_of_ours_by_hand(stepped: Mapping[str, Finding], name: str) ->
 
 def test_a_cause_is_evaluated_by_the_arm_that_has_only_it(stepped: Mapping[str, Finding]) -> None:
     # 0.001 against 0.0009 a step at steps 1, 5, 10 ... 45, mean 22.6: 0.0226 - 0.0203
-    messages = "training, kl_only against baseline, 3 seeds: +0.0023 [0.0023, 0.0023] in the claim's favour"
-    assert sentence(stepped["003-kl-prevents-drift"]).startswith(messages)
+    start = "training, kl_only against baseline, 3 seeds: +0.0023 [0.0023, 0.0023] in the claim's favour"
+    assert sentence(stepped["003-kl-prevents-drift"]).startswith(start)
     assert "kl_only against baseline, 3 seeds: 0.0000" in sentence(stepped["004-kl-holds-back"])
     # no arm has KL loss and entropy bonus without the schedule
     both = stepped["003-regularisation"]

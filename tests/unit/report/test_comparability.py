@@ -31,10 +31,10 @@ def evaluated(policy: str) -> dict[str, str]:
     return found | lineage.of_environment(answers())
 
 
-SAMPLED_RUNS, LOWER = "preset~p/on_policy/base~5/beta~{}/epoch~1", "preset~p/reinforce/base~5/beta~0/epoch~1"
+ON_POLICY, LOWER = "preset~p/on_policy/base~5/beta~{}/epoch~1", "preset~p/reinforce/base~5/beta~0/epoch~1"
 UPPER = "preset~p/distil/base~5/epoch~1"
 BY_BETA = [group(beta) for beta in BETAS]
-SAMPLED_BY_BETA = [SAMPLED_RUNS.format(beta) for beta in (0.1, 0.2)]
+SAMPLED_BY_BETA = [ON_POLICY.format(beta) for beta in (0.1, 0.2)]
 EVERYONE = [*BY_BETA, "preset~p/rce/epoch~5", "baseline/oracle", "baseline/random"]
 PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 
@@ -42,7 +42,7 @@ PUBLISHED = [published_key(float(beta), 1) for beta in BETAS]
 def ours() -> Lineages:
     """Return GRPO of four betas, its RCE base, two baselines, on-policy GRPO of two betas and extra objectives."""
     manifests = {group(beta): grpo(beta=float(beta)) for beta in BETAS} | {"preset~p/rce/epoch~5": rce()}
-    manifests |= {SAMPLED_RUNS.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
+    manifests |= {ON_POLICY.format(beta): on_policy(beta=beta) for beta in (0.1, 0.2)}
     manifests |= {LOWER: on_policy(beta=0.0, objective="reinforce"), UPPER: distil()}
     stored = lineage.of_reward(reward()) | {"seeds": "0, 1"}
     found = {
@@ -138,9 +138,9 @@ def test_published_lines_are_compared_with_those_of_their_document_and_never_ref
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9))
 def test_what_differs_is_all_but_the_most_frequent_value(values: list[str]) -> None:
     lineages = {group(str(i)): {"method": "grpo", "pool": value} for i, value in enumerate(values)}
-    selected = {fields["pool"] for name, fields in lineages.items() if name not in differences(lineages, frozenset())}
-    assert len(selected) == 1
-    assert values.count(*selected) == max(map(values.count, values))
+    typical = {fields["pool"] for name, fields in lineages.items() if name not in differences(lineages, frozenset())}
+    assert len(typical) == 1
+    assert values.count(*typical) == max(map(values.count, values))
 
 
 @pytest.mark.parametrize("field", ["scorer.lvlm", "on_policy.group", "reward", "learning_rate"])

@@ -35,7 +35,7 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
 
 
 @pytest.mark.parametrize(
-    ("rows", "messages"),
+    ("rows", "starts"),
     [
         ([], []),
         (accuracies(0, 0, 0), ["No answer"]),
@@ -50,6 +50,6 @@ DIFFERENCE = accuracies(3.0, against="baseline/similar_both")
         (accuracies(0, 0) + rewards(0, 0), ["No answer", "No agent"]),
     ],
 )
-def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], messages: list[str]) -> None:
+def test_what_speaks_against_a_run_is_told(rows: list[EvidenceRow], starts: list[str]) -> None:
     text = sentence("subtitle", {"world": "all", "studies": [], "data": [], **doubts(Evidence(rows), {})})
-    assert [start for start in ("No answer", "All policies", "No agent") if start in text] == messages
+    assert [start for start in ("No answer", "All policies", "No agent") if start in text] == starts

@@ -130,7 +130,7 @@ def test_an_epoch_that_scores_its_draws_has_a_reward_and_an_lvlm_of_its_own() ->
     found = lineage.of_training(on_policy())
     stored = lineage.of_reward(reward())
     assert found["reward"] == OnPolicy().reward.mode != stored["reward"]
-    assert found.keys() >= stored.keys() - {"rl_data"}  # so that no field is missing from the stored reward
+    assert found.keys() >= stored.keys() - {"rl_data"}  # so that no field of the stored reward is used instead
     of_answers = lineage.of_answers(answers())
     assert {name: found[f"scorer.{name}"] for name in ("lvlm", "precision", "decode", "prompt", "batching")} == {
         name: of_answers[name] for name in ("lvlm", "precision", "decode", "prompt", "batching")

@@ -77,8 +77,8 @@ def test_its_comparisons_are_those_of_its_arms_alone_with_a_family_of_their_own(
     assert set(own["reference"]) == {"bundle"}
     assert set(own["role"]) == {"secondary"}
     assert list(own["family"]) == ["sweep~s/" + name for name in alone["family"]]
-    messages = ["endpoint", "arm", "difference", "low", "high", "p", "p_holm", "left_value", "right_value"]
-    pd.testing.assert_frame_equal(own[messages].reset_index(drop=True), alone[messages].reset_index(drop=True))
+    columns = ["endpoint", "arm", "difference", "low", "high", "p", "p_holm", "left_value", "right_value"]
+    pd.testing.assert_frame_equal(own[columns].reset_index(drop=True), alone[columns].reset_index(drop=True))
     for _, rows in own.groupby("family"):
         assert len(rows) == 3
         assert list(rows["p_holm"]) == pytest.approx(list(holm(list(rows["p"]))), rel=1e-6)

@@ -16,7 +16,7 @@ from lever_pipe.stages.build_report import build_report
 ROOT = Path(__file__).parents[3]
 TEMPLATES = ROOT / "lever_pipe" / "report" / "templates"
 RCE = "preset~main/rce/epoch~1"
-OFFLINE, SAMPLED_RUNS = (f"preset~main/{mode}/base~1/beta~{{}}/epoch~2" for mode in ("grpo", "on_policy"))
+OFFLINE, ON_POLICY = (f"preset~main/{mode}/base~1/beta~{{}}/epoch~2" for mode in ("grpo", "on_policy"))
 BETAS = ("0", "0.15", "1")
 FIGURE = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 547 200"><text x="9" y="20">{}</text></svg>'
 
@@ -33,9 +33,7 @@ def of_lever(betas: Sequence[str] = BETAS, *, sampled: bool = True, runs: int = 
     rows += accuracy(RCE, 60.25, runs=runs)
     rows += accuracy(RCE, 18.88, against="baseline/random", family="learning", p_holm=1e-9)
     offline, on_policy = ("grpo-against-rce", "grpo-betas"), ("on-policy-against-rce", "on-policy-betas")
-    for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (SAMPLED_RUNS, 4.42, 1e-6, on_policy))[
-        : 1 + sampled
-    ]:
+    for mode, gain, p, families in ((OFFLINE, 0.61, 0.4, offline), (ON_POLICY, 4.42, 1e-6, on_policy))[: 1 + sampled]:
         for i, beta in enumerate(betas):
             rows += accuracy(mode.format(beta), 60.25 + gain - i * gain / 4, runs=runs)
             base = {"against": RCE, "family": families[0], "p_holm": p, "runs": runs}

@@ -4,8 +4,8 @@ Accuracy of GRPO: 40 + 2 i + 0.5 epoch + 0.25 shots + (seed - 1) - log2(samples 
 Seeds 0, 1 and 2 cancel in the mean and have standard deviation 1. An interval reaches 2 points to each side, one of a
 difference 1 point; a difference above 4 points has an adjusted p of 0.01, any other of 0.5.
 
-On-policy runs and marks of seed 0 have `SAMPLED_RUNS` everywhere, so that it shows where a table takes them for the
-published objective. Step i of their epoch e asked 10 (i + 1) + e prompts, and its reward is e + 0.1 i.
+On-policy runs and extra objectives of seed 0 have `ON_POLICY_VALUE` everywhere, so that it shows where a table takes
+them for the published objective. Step i of their epoch e asked 10 (i + 1) + e prompts, and its reward is e + 0.1 i.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_BETAS = (0.0, 0.12, 0.145, 0.15, 0.155, 0.18)
 BASELINES = {"zero_shot": 10.0, "random-0": 29.0, "random-1": 31.0, "similar_both": 38.0, "oracle": 80.0}
 RL_SUMMARY = {"queries": 800, "positive_pct": 25.5, "all_negative_queries": 100, "mean_reward": 0.61}
 RL_SUMMARY |= {"dropped_rows_error": 3}
-SAMPLED_RUNS = 90.0
+ON_POLICY_VALUE = 90.0
 N_STEPS = 3
 WEIGHTS: dict[str, float | str] = {"hard": 1.0, "soft": 0.5, "relevance": 0.1, "alpha": 0.0, "correctness": "01"}
 TIES = RewardTies(
@@ -146,7 +146,7 @@ def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
 def accuracy_of(policy: PolicyRef, samples: int, shots: int) -> float:
     seed, epoch = policy.seed or 0, policy.epoch or 0
     if policy.mode == "on_policy" or policy.stage == "distil":
-        return SAMPLED_RUNS
+        return ON_POLICY_VALUE
     if policy.kl_beta is None:
         return 35 + epoch + 0.25 * shots + (seed - 1) - math.log2(samples / 100)
     return grpo_accuracy(policy.kl_beta, epoch, samples, shots) + (seed - 1)
@@ -206,7 +206,7 @@ def _metrics(size: Size) -> list[EpochMetrics]:
         for epoch in range(size.epochs + 1, size.long_epochs + 1):
             ref = grpo_policy("main", beta, 0, epoch)
             rows.append(EpochMetrics(policy=ref, values=grpo_values(beta, epoch, 0)))
-    poisoned = dict.fromkeys([*grpo_values(0.0, 1, 0), "lvlm_prompts"], SAMPLED_RUNS)
+    poisoned = dict.fromkeys([*grpo_values(0.0, 1, 0), "lvlm_prompts"], ON_POLICY_VALUE)
     return [*rows, *(EpochMetrics(policy=ref, values=poisoned) for ref in on_policy_policies(size))]
 
 

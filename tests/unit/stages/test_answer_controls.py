@@ -21,7 +21,7 @@ from lever_pipe.stages.controls import CONTROLS, answer_controls, controlled
 POLICIES = ("baseline/oracle", "preset~p/rce/seed~0/epoch~2")
 
 
-def messages(displayed: list[Example]) -> list[tuple[str, str, str]]:
+def parts_of(displayed: list[Example]) -> list[tuple[str, str, str]]:
     return [(one.question, one.image_digest, one.answer) for one in displayed]
 
 
@@ -30,7 +30,7 @@ def examples(n: int) -> list[Example]:
 
 
 def test_each_control_changes_one_thing_of_three_demonstrations() -> None:
-    displayed = {control: messages(controlled(control, examples(3), "none")) for control in CONTROLS}
+    displayed = {control: parts_of(controlled(control, examples(3), "none")) for control in CONTROLS}
     assert displayed == {
         "blank": [("q0", "none", "a0"), ("q1", "none", "a1"), ("q2", "none", "a2")],
         "moved": [("q0", "d0", "a1"), ("q1", "d1", "a2"), ("q2", "d2", "a0")],
@@ -44,7 +44,7 @@ def test_reversed_twice_and_moved_as_often_as_there_are_some_nothing_has_changed
     twice = controlled("reversed", controlled("reversed", displayed, ""), "")
     for _ in range(n):
         displayed = controlled("moved", displayed, "")
-    assert messages(twice) == messages(displayed) == messages(examples(n))
+    assert parts_of(twice) == parts_of(displayed) == parts_of(examples(n))
 
 
 @pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")

@@ -123,7 +123,7 @@ def test_each_table_has_the_same_numbers_as_latex_and_markdown(built: Path) -> N
 
 
 def test_a_changed_row_changes_the_page_and_the_answers(tmp_path: Path, built: Path) -> None:
-    target = (small.SAMPLED_RUNS.format("0.15"), small.RCE, "mean")
+    target = (small.ON_POLICY.format("0.15"), small.RCE, "mean")
     rows = [
         row._replace(value=73.14) if (row.subject, row.against, row.shots) == target else row
         for row in small.of_lever() + small.of_agents()
@@ -234,8 +234,8 @@ def test_every_run_has_a_first_screen(
     assert text.count('<article id="summary-') >= 2 * ("lever" in studies)
     assert ("Embedded world" in text) == is_world
     assert ("Data from files" in text) == (not is_world)
-    messages = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
-    assert ("Which KL_BETA?" in messages) == ("lever" in studies)
+    answers = (tmp_path / "report" / "answers.txt").read_text(encoding="utf-8")
+    assert ("Which KL_BETA?" in answers) == ("lever" in studies)
 
 
 def test_own_data_are_named_with_the_embedded_reader(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     of_tasks = np.split(np.array([math.fsum(rows[n].rewards) for n in at]), 8)
     of_tasks = [of_tasks[1][1:], *of_tasks[2:]]
     evaluations = storage.read_rows(location / "evaluations.jsonl", EvaluationRow)
-    messages = {"reward": float(np.mean([of.mean() for of in of_tasks])), "tasks_lost": 1.0}
+    values = {"reward": float(np.mean([of.mean() for of in of_tasks])), "tasks_lost": 1.0}
     (number,) = [n for n, row in enumerate(evaluations) if (row.step, row.mode) == (5, "sampled")]
-    evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | messages})
+    evaluations[number] = evaluations[number].model_copy(update={"values": evaluations[number].values | values})
     storage.write_rows(location / "evaluations.jsonl", evaluations)
     collect(files, tmp_path)
     found = read_agent_runs(tmp_path / "curves.csv", tmp_path / "runs.csv")

@@ -28,12 +28,12 @@ CATEGORIES = "abcdefgc"
 
 def row(task: int, reward: float, text: str = "", checkpoint: Any = "last") -> DialogueRow:
     call = DialogueCall(choice="action", content="what about date")
-    prompts = DialogueTurn(text=text, calls=(call,), reply="date is soon", uncovered=(1,))
+    question = DialogueTurn(text=text, calls=(call,), reply="date is soon", uncovered=(1,))
     closed = DialogueTurn(text="all set", calls=(), reply="", uncovered=())
     return DialogueRow(
         step=3, split="test", mode="greedy", checkpoint=checkpoint, task_id=f"test-{task}", sample=0, ceiling=1.7,
         rewards=(reward, 0.0), end="closed", n_agent_tokens=9, category=CATEGORIES[task],
-        request=f"task {task}", hidden=HIDDEN, turns=(prompts, closed),
+        request=f"task {task}", hidden=HIDDEN, turns=(question, closed),
     )  # fmt: skip
 
 
@@ -43,8 +43,8 @@ def collected(
     """Return the outputs for an arm that earns these rewards with every seed; only task 4 has different words."""
     runs = [AgentRun(arm=arm.name, seed=seed) for arm in arms for seed in arm.seeds]
     paths = []
-    for location, run in enumerate(runs):
-        paths.append(folder / f"{location}.jsonl")
+    for i, run in enumerate(runs):
+        paths.append(folder / f"{i}.jsonl")
         last = [row(task, r, run.arm if task == 4 else "") for task, r in enumerate(rewards[run.arm])]
         storage.write_rows(paths[-1], [*last, *(row(task, 0.1, checkpoint="best") for task in range(8))])
     return written(folder, arms, runs, paths)

@@ -158,10 +158,10 @@ def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> N
 def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:
     """Two betas swap their checkpoints of epoch 1: their later epochs change, these two and RCE do not."""
 
-    def of(row: Manifest, folder: str, read: dict[str, str], artefacts: str) -> Manifest:
+    def of(row: Manifest, folder: str, read: dict[str, str], digest: str) -> Manifest:
         locations = {**read, "selector": folder}
         paths = {name: f"{location}/selector.safetensors" for name, location in locations.items()}
-        return row.model_copy(update={"paths": paths, "outputs": {"selector": artefacts}})
+        return row.model_copy(update={"paths": paths, "outputs": {"selector": digest}})
 
     def reads(row: Manifest, **digests: str) -> Manifest:
         return row.model_copy(update={"inputs": row.inputs | digests})

@@ -15,7 +15,7 @@ from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.experiment.stage_configs import CollectResultsConfig
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, collect_results
 
-SAMPLED_RUNS = replace(synthetic.SMOKE, on_policy_betas=(0.12,))
+WITH_ON_POLICY = replace(synthetic.SMOKE, on_policy_betas=(0.12,))
 
 
 def collect(folder: Path, of: synthetic.Size | CollectResultsConfig, **inputs: Any) -> None:
@@ -77,7 +77,7 @@ def test_two_objectives_of_one_beta_and_epoch_are_two_rows(outputs: dict[str, Pa
     }
     assert found == {
         "offline": pytest.approx(synthetic.grpo_values(0.12, 2, 0)["kl"], rel=1e-8),  # nine digits are printed
-        "on_policy": synthetic.SAMPLED_RUNS,
+        "on_policy": synthetic.ON_POLICY_VALUE,
     }
 
 
@@ -114,7 +114,7 @@ def test_ties_have_a_column_for_each_number_kept(outputs: dict[str, Path]) -> No
 
 
 def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
-    size = SAMPLED_RUNS
+    size = WITH_ON_POLICY
     raw = synthetic.write_raw(tmp_path, size)
     texts = []
     for turn in (1, -1):
@@ -134,13 +134,13 @@ def test_rewards_that_differ_in_another_weight_are_two(tmp_path: Path) -> None:
 
 
 def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
-    raw = synthetic.write_raw(tmp_path, SAMPLED_RUNS)
-    prompts = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}
-    prompts |= {name.replace("epoch~1", "epoch~2"): 12.0 for name in prompts}
-    names = [*prompts, "preset~main/grpo/base~5/beta~0.12/seed~0/epoch~2", "preset~main/rce/seed~0/epoch~2"]
+    raw = synthetic.write_raw(tmp_path, WITH_ON_POLICY)
+    n_prompts = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}
+    n_prompts |= {name.replace("epoch~1", "epoch~2"): 12.0 for name in n_prompts}
+    names = [*n_prompts, "preset~main/grpo/base~5/beta~0.12/seed~0/epoch~2", "preset~main/rce/seed~0/epoch~2"]
     paths = []
     for index, name in enumerate(names):
-        values = {"loss": 1.0} | ({"lvlm_prompts": prompts[name]} if name in prompts else {})
+        values = {"loss": 1.0} | ({"lvlm_prompts": n_prompts[name]} if name in n_prompts else {})
         paths.append(tmp_path / f"cost-{index}.json")
         storage.write_row(paths[-1], EpochMetrics(policy=PolicyRef.of(name), values=values))
     config = CollectResultsConfig(main_preset="main", presets=("main",), train_shares=(0.8,))

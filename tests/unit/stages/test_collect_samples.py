@@ -25,8 +25,8 @@ from lever_pipe.world.files import draw_image, image_name
 from lever_pipe.world.items import Split, draw_split
 
 WORLD = WorldData(n_train=64, n_eval=12)
-RCE, SAMPLED_RUNS = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"
-POLICIES = ("baseline/zero_shot", "baseline/similar_both", RCE, SAMPLED_RUNS)
+RCE, ON_POLICY = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0/seed~0/epoch~1"
+POLICIES = ("baseline/zero_shot", "baseline/similar_both", RCE, ON_POLICY)
 
 
 def split_of(folder: Path, split: Split) -> list[Example]:
@@ -114,7 +114,7 @@ def test_answers_that_the_cut_empties_are_counted_once_a_prompt(inputs: dict[str
 
 def test_the_gallery_names_its_policies_and_counts_the_first_questions(inputs: dict[str, Any], tmp_path: Path) -> None:
     displayed = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
-    assert displayed["policies"] == {"grpo": SAMPLED_RUNS, "rce": RCE, "similarity": "baseline/similar_both"}
+    assert displayed["policies"] == {"grpo": ON_POLICY, "rce": RCE, "similarity": "baseline/similar_both"}
     assert displayed["n_different"] == len(displayed["questions"]) == 10
     for entry in displayed["questions"]:
         for row in entry["rows"].values():
@@ -163,7 +163,7 @@ def test_copies_are_counted_by_rank_and_a_vote_next_to_the_lvlm(inputs: dict[str
     storage.write_rows(tmp_path / "selections", picked)
     paths = {name: (*inputs[name][:3], tmp_path / name) for name in ("selections", "answers")}
     with collected({**inputs, **paths}, tmp_path)["copying"].open() as handle:
-        lines = [of for of in csv.DictReader(handle) if of["group"] == SAMPLED_RUNS.replace("seed~0/", "")]
+        lines = [of for of in csv.DictReader(handle) if of["group"] == ON_POLICY.replace("seed~0/", "")]
     found = {(of["shots"], of["measure"]): float(of["value"]) for of in lines}
     assert {found["3", f"copied.{rank}"] for rank in (2, 3)} == {found["3", "copied"]} == {0.1}  # of ten questions
     assert (found["3", "copied.1"], found["1", "copied"]) == (0, 0)
@@ -194,7 +194,7 @@ def test_the_world_knows_what_demonstrations_share_and_other_data_their_type(
     assert {key[0] for key in ours} == {
         "baseline/similar_both",
         "preset~p/rce/epoch~2",
-        SAMPLED_RUNS.replace("seed~0/", ""),
+        ON_POLICY.replace("seed~0/", ""),
     }
     for (group, rank, what), share in ours.items():
         if what == "fact":
@@ -212,6 +212,6 @@ def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str,
     with found["shares"].open() as handle:
         lines = [of for of in csv.DictReader(handle) if of["agrees_in"] == "key"]
     counts = {(of["group"], of["rank"]): int(of["n"]) for of in lines}
-    sampled, base = SAMPLED_RUNS.replace("seed~0/", ""), "preset~p/rce/epoch~2"
+    sampled, base = ON_POLICY.replace("seed~0/", ""), "preset~p/rce/epoch~2"
     assert [counts[sampled, rank] for rank in "123"] == [10, 9, 9]
     assert [counts[base, rank] for rank in "123"] == [10, 10, 10]

@@ -254,17 +254,17 @@ def test_a_real_gain_is_told(tmp_path: Path) -> None:
     assert "preset~other/grpo-betas" in {row["family"] for row in found}
 
 
-SAMPLED_RUNS = replace(FULL, on_policy_betas=("0", "0.15", "1"))
+WITH_ON_POLICY = replace(FULL, on_policy_betas=("0", "0.15", "1"))
 
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the comparisons of on-policy runs."""
-    return run(tmp_path_factory.mktemp("drawn"), SAMPLED_RUNS)
+    return run(tmp_path_factory.mktemp("drawn"), WITH_ON_POLICY)
 
 
 def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], sampled: dict[str, Path]) -> None:
-    own = (*map(group_of, on_policy_policies_of(SAMPLED_RUNS)), "/on_policy/")
+    own = (*map(group_of, on_policy_policies_of(WITH_ON_POLICY)), "/on_policy/")
     for name in ("intervals", "comparisons"):
         selected = [line for line in sampled[name].read_text().splitlines() if not any(group in line for group in own)]
         assert selected == full[name].read_text().splitlines()
@@ -288,11 +288,11 @@ def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(sampled
     assert (over["left"], over["n_runs"]) == ("preset~main/on_policy/base~5/beta~all/epoch~3", "1")
     for row in found:
         names = [
-            [n for n in policies_of(SAMPLED_RUNS) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
+            [n for n in policies_of(WITH_ON_POLICY) if group_of(n) == row[side] and ("seed~1" in n or "seed~" not in n)]
             for side in ("left", "right")
         ]
         (left,), (right,) = names
-        gap = (accuracies(left, SAMPLED_RUNS, 60).astype(float) - accuracies(right, SAMPLED_RUNS, 60)).mean(axis=0)
+        gap = (accuracies(left, WITH_ON_POLICY, 60).astype(float) - accuracies(right, WITH_ON_POLICY, 60)).mean(axis=0)
         expected = gap.mean() if row["shots"] == "mean" else gap[int(row["shots"]) - 1]
         assert float(row["difference"]) == pytest.approx(100 * expected, abs=1e-6)
         assert (row["n_runs"], row["test"], row["samples"]) == ("1", "sign flip", "60")
@@ -315,9 +315,9 @@ def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
     (selected,) = storage.read_rows(path, PolicyScores)
     few = tuple(row for row in selected.questions if row.query_id != 7)
     storage.write_rows(path, [selected.model_copy(update={"questions": few})])
-    with pytest.raises(RecordError, match="expected scores of 60 questions") as problem:
+    with pytest.raises(RecordError, match="expected scores of 60 questions") as error:
         run(tmp_path, FULL, inputs)
-    assert "59 questions" in problem.value.found
+    assert "59 questions" in error.value.found
     storage.write_rows(path, [selected.model_copy(update={"questions": selected.questions[:-1]})])
     with pytest.raises(RecordError, match="expected a score of each question at each shot count"):
         run(tmp_path, FULL, inputs)

@@ -35,8 +35,8 @@ def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCapture
     assert storage.read_rows(tmp_path / "episodes", EpisodeRow) == []
     assert storage.read_row(tmp_path / "done", DoneRow) == done
     assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Verl().version)
-    text = [record.message for record in caplog.records]
-    assert "log ended: 5 of 6 planned steps" in text
+    messages = [record.message for record in caplog.records]
+    assert "log ended: 5 of 6 planned steps" in messages
 
 
 def test_the_number_of_tasks_is_the_configurations(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ def metrics(name: str, kl: float) -> EpochMetrics:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    artefacts = Study(tmp_path)
-    artefacts.run()
-    return artefacts
+    study = Study(tmp_path)
+    study.run()
+    return study
 
 
 def test_accuracies_count_the_answers_of_repeated_demonstrations_too(study: Study) -> None:

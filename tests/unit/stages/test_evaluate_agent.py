@@ -50,11 +50,11 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     episodes = storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow)
     assert len(episodes) == 2 * N_TEST * (1 + 3)
     greedy = [row for row in episodes if row.mode == "greedy"]
-    messages = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
+    dialogues = storage.read_rows(tmp_path / "dialogues.jsonl", DialogueRow)
     assert [
-        EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in messages
+        EpisodeRow.model_validate(row.model_dump(include=set(EpisodeRow.model_fields))) for row in dialogues
     ] == greedy
-    assert all(len(row.turns) == len(row.rewards) for row in messages)
+    assert all(len(row.turns) == len(row.rewards) for row in dialogues)
 
 
 def test_a_temperature_is_a_decoding_of_held_out_tasks_alone(tmp_path: Path, run: Path) -> None:

@@ -122,10 +122,10 @@ def test_another_architecture_and_a_missing_file_are_refused_by_name(tmp_path: P
     chain.selector = right
     start = chain.outputs("rce1" if chain.config(objective, 1).model_fields_set >= {"base_rce_epoch"} else "rce0")
     for path in (*chain.files.values(), start["selector"], start["optimiser"]):
-        selected = path.rename(f"{path}.kept")
+        aside = path.rename(f"{path}.kept")
         with pytest.raises(LeverPipeError, match=re.escape(str(path))):
             chain.epoch(objective, 1, run="refused")
-        selected.rename(path)
+        aside.rename(path)
     assert not (tmp_path / "refused1").exists()
 
 
@@ -140,8 +140,8 @@ def test_frozen_projections_stay_as_they_are(tmp_path: Path, objective: str, fro
     chain.begin()
     rows = [chain.epoch(objective, number) for number in (1, 2)]
     base, tuned = (load_tensors(chain.outputs(run)["selector"])[0] for run in ("rce1", f"{objective}2"))
-    selected = {name for name in base if torch.equal(base[name], tuned[name])}
-    assert selected == ({"input_proj.weight", "query_proj.weight", "cand_proj.weight"} if frozen else set())
+    unchanged = {name for name in base if torch.equal(base[name], tuned[name])}
+    assert unchanged == ({"input_proj.weight", "query_proj.weight", "cand_proj.weight"} if frozen else set())
     moments, _ = load_tensors(chain.outputs(f"{objective}2")["optimiser"])
     assert any(name.startswith("query_proj") for name in moments) == (not frozen)
     if objective != "continued":

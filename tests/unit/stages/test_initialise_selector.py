@@ -23,10 +23,10 @@ from lever_pipe.stages.selector_training import initialise_selector, train_rce_e
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    artefacts = Chain(tmp_path_factory.mktemp("chain"))
-    artefacts.initialise()
-    artefacts.epoch("rce", 1)
-    return artefacts
+    chain = Chain(tmp_path_factory.mktemp("chain"))
+    chain.initialise()
+    chain.epoch("rce", 1)
+    return chain
 
 
 def started(chain: Chain, path: Path, run: str, selector: Selector = SELECTOR) -> dict[str, Tensor]:

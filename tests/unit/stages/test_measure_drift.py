@@ -21,11 +21,11 @@ from lever_pipe.lever.selector.network import architecture_of, build_selector, i
 from lever_pipe.stages.measure_drift import measure_drift
 
 RCE, START = "preset~p/rce/seed~0/epoch~1", "preset~p/init/seed~0"
-GRPO, SAME, SAMPLED_RUNS = (
+GRPO, SAME, ON_POLICY = (
     f"preset~p/{run}/base~1/{beta}seed~0/epoch~1"
     for run, beta in (("grpo", "beta~0.1/"), ("distil", ""), ("on_policy", "beta~0.1/"))
 )
-TRAINED = (RCE, GRPO, SAME, SAMPLED_RUNS)
+TRAINED = (RCE, GRPO, SAME, ON_POLICY)
 SMALL = Selector(width=8)
 MOVED = "query_proj.weight"
 
@@ -36,7 +36,7 @@ def weights_of(name: str) -> dict[str, NDArray[np.float32]]:
     found = {tensor: values.numpy().copy() for tensor, values in module.state_dict().items()}
     if name == GRPO:
         found[MOVED].flat[-1] += 2
-    if name == SAMPLED_RUNS:
+    if name == ON_POLICY:
         found[MOVED] *= -1
     return found
 
@@ -62,13 +62,13 @@ def run(files: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 def test_what_starts_from_rce_has_its_distance_from_there(files: dict[str, Any]) -> None:
     found = run(files)
-    assert {name: row["base"] for name, row in found.items()} == {RCE: START, GRPO: RCE, SAME: RCE, SAMPLED_RUNS: RCE}
+    assert {name: row["base"] for name, row in found.items()} == {RCE: START, GRPO: RCE, SAME: RCE, ON_POLICY: RCE}
     n_parameters = sum(of.size for of in weights_of(RCE).values())
     assert {row["n_parameters"] for row in found.values()} == {str(n_parameters)}
     assert (found[RCE]["kl_to_base"], found[SAME]["kl_to_base"]) == ("", "0")
     paths = dict(zip([*TRAINED, START], files["selectors"], strict=True))
     train, queries = (read_table(files[f"{split}_embeddings"], torch.device("cpu")) for split in ("train", "eval"))
-    for name in (GRPO, SAMPLED_RUNS):
+    for name in (GRPO, ON_POLICY):
         modules = (load_selector(paths[each], architecture_of(SMALL, WIDTH)) for each in (name, RCE))
         kl = kl_to_base(*modules, train, queries, storage.read_rows(files["eval_pools"], Pool), 2)  # type: ignore[arg-type]
         assert float(found[name]["kl_to_base"]) == pytest.approx(kl, rel=1e-8)

@@ -52,8 +52,8 @@ def test_a_balanced_merge_says_what_it_kept(tmp_path: Path) -> None:
     rows = [row.model_copy(update=up) if q % 2 and not row.vqa_correct else row for q in range(6) for row in rows_of(q)]
     assert [group.query.query_id for group in merge(tmp_path, [rows], Balance())] == [0, 2, 4]
     summary = storage.read_json(tmp_path / "summary")
-    messages = {name: summary[name] for name in summary if name.startswith("balance")}
-    assert messages == {"balance_kept": 3, "balance_rejected_low": 0, "balance_rejected_high": 3}
+    counts = {name: summary[name] for name in summary if name.startswith("balance")}
+    assert counts == {"balance_kept": 3, "balance_rejected_low": 0, "balance_rejected_high": 3}
     assert summary["queries"] == 3
     with pytest.raises(RecordError, match=r"expected at least 2 queries with 0\.6 to 0\.7"):
         merge(tmp_path, [rows], Balance(low=0.6, high=0.7))
@@ -69,9 +69,9 @@ def test_imported_queries_are_balanced_too(tmp_path: Path) -> None:
         import_format="g", pool_size=POOL, pool_seed=0, exclude_same_image=True,
         balance=Balance(low=0.5, high=0.7),
     )  # fmt: skip
-    artefacts = {name: tmp_path / name for name in ("rl_data", "summary", "proposals", "train_pools")}
+    outputs = {name: tmp_path / name for name in ("rl_data", "summary", "proposals", "train_pools")}
     selected = import_rl_data(
-        original=tmp_path / "original.json", train_examples=tmp_path / "examples", **artefacts, config=config
+        original=tmp_path / "original.json", train_examples=tmp_path / "examples", **outputs, config=config
     )
     assert selected == 6
     assert storage.read_rows(tmp_path / "rl_data", RlGroup) == [

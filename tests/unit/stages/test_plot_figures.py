@@ -16,7 +16,7 @@ from lever_pipe.report.figures.registry import FIGURES, draw_all
 from lever_pipe.stages.evidence import plot_figures
 
 RCE, OFFLINE = "preset~main/rce/epoch~{}", "preset~main/grpo/base~1/beta~{}/epoch~{}"
-SAMPLED_RUNS = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
+ON_POLICY = "preset~main/on_policy/base~1/beta~{}/epoch~{}"
 accuracy = partial(small.accuracy, runs=2)
 
 
@@ -24,7 +24,7 @@ def of_lever() -> list[EvidenceRow]:
     rows = [row for name in ("random", "similar_both", "oracle") for row in accuracy(f"baseline/{name}", 50.0)]
     rows += accuracy(RCE.format(1), 60.0)
     rows += [EvidenceRow("lever", RCE.format(1), metric, 2.0) for metric in ("loss", "val_loss")]
-    for group, beta, epoch in [(g, b, e) for g in (OFFLINE, SAMPLED_RUNS) for b in ("0", "0.5") for e in (1, 2)]:
+    for group, beta, epoch in [(g, b, e) for g in (OFFLINE, ON_POLICY) for b in ("0", "0.5") for e in (1, 2)]:
         name = group.format(beta, epoch)
         rows += accuracy(name, 61.0 + epoch)
         rows += [EvidenceRow("lever", name, metric, 0.1 * epoch) for metric in ("kl_exact", "kl", "ppo_loss", "loss")]
@@ -68,9 +68,9 @@ def sweep(*arms: str) -> tuple[Sweep, ...]:
 
 
 def config(*studies: str) -> PlotFiguresConfig:
-    messages = small.config(*studies, arms=(ArmSettings(preset="main", seeds=(0, 1)),), sweeps=sweep("main", "cell"))
-    values = {name: getattr(messages, name) for name in PlotFiguresConfig.model_fields}
-    agents = messages.agents and messages.agents.model_copy(update={"sweeps": sweep("a", "b")})
+    run = small.config(*studies, arms=(ArmSettings(preset="main", seeds=(0, 1)),), sweeps=sweep("main", "cell"))
+    values = {name: getattr(run, name) for name in PlotFiguresConfig.model_fields}
+    agents = run.agents and run.agents.model_copy(update={"sweeps": sweep("a", "b")})
     return PlotFiguresConfig(**values | {"agents": agents})
 
 
@@ -132,5 +132,5 @@ def test_selections_of_unlike_lengths_share_a_heat_map(tmp_path: Path) -> None:
 def test_the_frontier_holds_both_modes_at_the_distance_that_is_measured_alike() -> None:
     figure = FIGURES["frontier"].draw(context(of_lever(), "lever"), ENGLISH)
     assert figure is not None
-    sampled_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
-    assert sampled_at == {0.04}  # after the last epoch; the values logged in training are at 0.2
+    plotted_at = {float(x) for line in figure.axes[0].lines for x in line.get_xdata() if len(line.get_xdata()) == 1}
+    assert plotted_at == {0.04}  # after the last epoch; the values logged in training are at 0.2

@@ -40,12 +40,12 @@ def write(path: Path, *records: dict[str, Any]) -> tuple[Path, ...]:
 
 def test_the_embedded_tasks_are_written_with_a_summary(tmp_path: Path) -> None:
     config = PrepareTasksConfig(source="synthetic", synthetic=SyntheticTasks(n_train=30, n_val=5, n_test=9))
-    messages = run(tmp_path, config)
+    summary = run(tmp_path, config)
     assert [len(tasks(tmp_path, name)) for name in NAMES] == [30, 5, 9]
-    assert [messages[split]["n_tasks"] for split in ("train", "val", "test")] == [30, 5, 9]
-    assert messages == storage.read_json(tmp_path / "summary.json")
-    assert sum(messages["train"]["n_details"].values()) == 30
-    assert messages["test"]["n_requests_also_trained"] == 0
+    assert [summary[split]["n_tasks"] for split in ("train", "val", "test")] == [30, 5, 9]
+    assert summary == storage.read_json(tmp_path / "summary.json")
+    assert sum(summary["train"]["n_details"].values()) == 30
+    assert summary["test"]["n_requests_also_trained"] == 0
 
 
 def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
         "val_file": write(tmp_path / "val.json", record("v", "x", 2, 2, 2)),
         "test_file": write(tmp_path / "test.json", record("t", "z", 3), record("v", "x", 1), record("u", "y", 3, 3)),
     }
-    messages = run(tmp_path / "out", PrepareTasksConfig(source="intentiongym", synthetic=None), **files)
+    summary = run(tmp_path / "out", PrepareTasksConfig(source="intentiongym", synthetic=None), **files)
     # Ceilings 1.7 and 0.4: mean 1.05, sd 1.3 / sqrt(2).
-    assert messages["train"] == {
+    assert summary["train"] == {
         "n_tasks": 2,
         "n_categories": 1,
         "ceiling_mean": 1.05,
@@ -66,10 +66,10 @@ def test_files_are_summed_up_by_hand_made_numbers(tmp_path: Path) -> None:
         "n_details": {"1": 1, "2": 1},
         "n_importance": {"1": 1, "2": 1, "3": 1},
     }
-    assert (messages["val"]["ceiling_mean"], messages["val"]["ceiling_sd"]) == (2.1, 0.0)
+    assert (summary["val"]["ceiling_mean"], summary["val"]["ceiling_sd"]) == (2.1, 0.0)
     shared = ("n_requests_also_trained", "n_hidden_also_trained")
-    assert [[messages[split][name] for name in shared] for split in ("val", "test")] == [[1, 0], [0, 1]]
-    assert (messages["test"]["n_tasks"], messages["test"]["n_left_out"]) == (1, 2)
+    assert [[summary[split][name] for name in shared] for split in ("val", "test")] == [[1, 0], [0, 1]]
+    assert (summary["test"]["n_tasks"], summary["test"]["n_left_out"]) == (1, 2)
     assert [task.id for task in tasks(tmp_path / "out", "test_tasks")] == ["t"]
 
 

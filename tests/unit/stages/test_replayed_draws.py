@@ -30,10 +30,10 @@ ON_POLICY = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2, shots=(2,))
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    artefacts = sampled_chain(tmp_path_factory.mktemp("replayed"), grpo=GRPO, on_policy=ON_POLICY)
-    artefacts.begin()
-    artefacts.epoch("on_policy", 1)
-    return artefacts
+    chain = sampled_chain(tmp_path_factory.mktemp("replayed"), grpo=GRPO, on_policy=ON_POLICY)
+    chain.begin()
+    chain.epoch("on_policy", 1)
+    return chain
 
 
 def draws_of(chain: Chain) -> Path:

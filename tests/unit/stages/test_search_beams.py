@@ -99,18 +99,18 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     assert best.probability == pytest.approx(math.exp(sum(span) / len(span)), abs=1e-5)
     assert reply.answer_log_probs[0] == pytest.approx(sum(span) + end)
     others = tuple(dict.fromkeys(example.answer for example in train))
-    (messages,) = model.run([LvlmRequest(prompt, others)])
+    (reply,) = model.run([LvlmRequest(prompt, others)])
     assert len(others) > 2
-    assert sum(math.exp(of[0]) for of in messages.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
+    assert sum(math.exp(of[0]) for of in reply.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
 
 
 def test_groups_hold_the_same_beams(search: Search) -> None:
     groups = load_groups(search.folder / "first.safetensors")
     assert groups.queries.tolist() == [row.query_id for row in search.rows]
-    for location, row in enumerate(search.rows):
-        ids = groups.pools[location][groups.selections[location]].tolist()
+    for i, row in enumerate(search.rows):
+        ids = groups.pools[i][groups.selections[i]].tolist()
         assert ids == [list(beam.demonstrations) for beam in row.beams]
-        assert groups.rewards[location].tolist() == pytest.approx([beam.probability for beam in row.beams])
+        assert groups.rewards[i].tolist() == pytest.approx([beam.probability for beam in row.beams])
 
 
 def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:

@@ -42,7 +42,7 @@ def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "output"),
+    ("text", "error"),
     [
         (SOUND.replace("policy,", "name,", 1), "line 1: expected the head"),
         (SOUND.replace("mine,901,103 100 105", "mine,901"), "line 2: expected 3 cells"),
@@ -58,10 +58,10 @@ def test_files_of_spreadsheets_are_read(tmp_path: Path, text: str) -> None:
         ('"', "expected a CSV file"),
     ],
 )
-def test_an_invalid_file_is_refused_by_line(tmp_path: Path, text: str, output: str) -> None:
+def test_an_invalid_file_is_refused_by_line(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(text)
-    with pytest.raises(RecordError, match=output):
+    with pytest.raises(RecordError, match=error):
         read_selections(path, "mine", train=TRAIN, queries=QUERIES, shots=2)
 
 

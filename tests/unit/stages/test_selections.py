@@ -152,8 +152,8 @@ def test_zero_shot_selects_nothing_and_an_unknown_baseline_is_told(files: dict[s
 
 def test_prompts_are_asked_once(tmp_path: Path) -> None:
     def write(name: str, rows: dict[int, list[int]]) -> Path:
-        artefacts = [Selection(query_id=ExampleId(q), demonstrations=ids(chosen)) for q, chosen in rows.items()]
-        storage.write_rows(tmp_path / name, artefacts)
+        selections = [Selection(query_id=ExampleId(q), demonstrations=ids(chosen)) for q, chosen in rows.items()]
+        storage.write_rows(tmp_path / name, selections)
         return tmp_path / name
 
     paths = (write("a", {1: [5, 6], 0: [7, 8]}), write("b", {1: [5, 9], 0: [7, 8]}), write("zero", {1: []}))

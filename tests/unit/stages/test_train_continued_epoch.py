@@ -1,4 +1,4 @@
-"""Continued RCE together with GRPO: GRPO's addition shows against its base."""
+"""Continued RCE, the control for the gain of GRPO over its RCE base."""
 
 from __future__ import annotations
 

@@ -169,13 +169,13 @@ def test_the_scorer_asks_equal_selections_once_and_answers_in_order() -> None:
     other_order = (ExampleId(0), (ExampleId(2), ExampleId(5)))
     verdicts = scorer([one, two, one, other_order])
     assert [len(call) for call in model.calls] == [3]
-    for prompts, verdict in zip([one, two, one, other_order], verdicts, strict=True):
-        displayed = len(prompt(*prompts).blocks)
-        accuracy = float(displayed % 2)  # all ten annotators agree on yes
+    for prompt_ids, verdict in zip([one, two, one, other_order], verdicts, strict=True):
+        n_blocks = len(prompt(*prompt_ids).blocks)
+        accuracy = float(n_blocks % 2)  # all ten annotators agree on yes
         assert verdict.accuracy == accuracy
-        assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * displayed / 100)
+        assert verdict.reward == pytest.approx(0.5 * accuracy + 10.0 * n_blocks / 100)
     assert verdicts[0] != verdicts[1]
     prompts_now = {request.prompt for request in model.calls[0]}
-    assert prompts_now == {prompt(*prompts) for prompts in (one, two, other_order)}
+    assert prompts_now == {prompt(*prompt_ids) for prompt_ids in (one, two, other_order)}
     scorer([one, (ExampleId(1), (ExampleId(4),))])
     assert [len(call) for call in model.calls] == [3, 2]

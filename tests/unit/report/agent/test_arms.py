@@ -63,8 +63,8 @@ def test_arms_over_seeds_lead_and_single_runs_stand_apart(evidence: list[Evidenc
         compared("bundle", "greedy", 0.01, 0.6, 3),
         compared("kl_strong", "greedy", 0.08, 0.3, 1),
     ]
-    messages = evaluated(evidence, *rows).messages("agent-arms")
-    assert messages.startswith(
+    text = evaluated(evidence, *rows).messages("agent-arms")
+    assert text.startswith(
         "Over seeds, greedy: no arm is separated from baseline. "
         "Over seeds, sampled: separated from baseline are bundle (-2.0 [-3.0, -1.0], Holm p 0.010). "
         "One seed each, without evidence about other seeds: kl_strong."
@@ -104,8 +104,8 @@ def test_a_policy_that_nothing_trains_is_its_last_and_its_best(tmp_path: Path) -
         primary = PrimaryEndpoint(checkpoint=checkpoint)
         changes = {"evaluation": study.evaluation.model_copy(update={"primary": primary})}
         found[checkpoint] = tabulate(evidence_of(tmp_path / checkpoint, study, **changes), study, **changes)
-        messages = found[checkpoint].messages("agent-arms")
-        assert [f"compared by their {name} policies" in messages for name in ("last", "best")] == [
+        text = found[checkpoint].messages("agent-arms")
+        assert [f"compared by their {name} policies" in text for name in ("last", "best")] == [
             checkpoint == "last",
             checkpoint == "best",
         ]
@@ -136,10 +136,8 @@ def test_arms_that_adapt_rise_and_stop_stand_next_to_the_others(tmp_path: Path, 
         "0.01", "0.01, adapted to 0.02 nats a token", "0.01, linear rise"
     ]  # fmt: skip
     assert rows["early"]["Difference, sampled"]
-    messages = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
-    assert f"{messages}, and selects by it: its runs ended behind step 20, 25 and 20 of 45" in found.messages(
-        "agent-arms"
-    )
+    text = "early stops once its validation curve (reward, sampled) has risen by no more than 0.01 in 2 evaluations"
+    assert f"{text}, and selects by it: its runs ended behind step 20, 25 and 20 of 45" in found.messages("agent-arms")
     curve = found.view.curve("arm~early", "sampled")
     assert [step in curve for step in (20, 25, 30)] == [True, False, False]  # no mean of the remaining seeds only
     assert rows["early"]["Malformed (%)"] == "30.0"  # of 20, 50 and 20 %, each at its own last step
@@ -153,5 +151,5 @@ def test_failures_in_training_are_counted_over_all_runs(tabulated: Tabulate) -> 
     lost = {"simulator_failures": 2.0, "environment_timeouts": 0.0}
     found = tabulated(Study(arms=(ARMS[0], ARMS[4]), steps=5, metrics=lost))
     runs = len(ARMS[0].seeds) + len(ARMS[4].seeds)
-    messages = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
-    assert messages in sentence("section_004", facts(found.context))
+    text = f"Simulator failures in training: {2 * 5 * runs}; time-outs: 0."
+    assert text in sentence("section_004", facts(found.context))

@@ -198,9 +198,9 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not evaluated", "not separated", "not tested", ""}
-    messages = found.messages("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
-    assert messages.count("one seed cannot show it.") == 2
-    assert not any(word in messages for word in ("separated", "["))
+    text = found.messages("004-answer").partition("Ours, ")[2].partition(" p: ")[0]
+    assert text.count("one seed cannot show it.") == 2
+    assert not any(word in text for word in ("separated", "["))
 
 
 def test_without_published_numbers_ours_stand_alone(evidence: list[EvidenceRow]) -> None:

@@ -155,7 +155,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
 ) -> None:
     out = {name: tmp_path / name for name in ("leaderboard", "comparisons")}
     assert stage(per_question=tuple(paths), config=config, **out) == 20
-    artefacts = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
+    outputs = {name: tmp_path / name for name in ("page", "map_svg", "map_png")}
     templates = ROOT / "lever_pipe/report/templates"
     missing = MissingCell(data="world", sampler="uniform", lvlm="tiny", preset="huge", why="it <costs> 3 days")
     build_grid(
@@ -163,7 +163,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
         templates=tuple(templates / f"{name}.html.j2" for name in ("page", "blocks", "sentences", "grid")),
         style=templates / "report.css",
         script=templates / "report.js",
-        **artefacts,
+        **outputs,
         config=BuildGridConfig(
             title="",
             samples=config.samples,
@@ -173,7 +173,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
             data={"world": "mine/questions.json"},
         ),
     )
-    text = artefacts["page"].read_text()
+    text = outputs["page"].read_text()
     # Own ties with random in uniform pools and is below it in the others; all eight trained cells are above.
     assert "better than random: 8, worse: 1, undecided: 1." in text
     assert (
@@ -187,7 +187,7 @@ def test_the_page_says_counts_budgets_and_what_did_not_run(
     assert "No answer of any policy was right" not in text
     assert "it &lt;costs&gt; 3 days" in text
     assert 'class="plot' in text
-    assert artefacts["map_png"].read_bytes().startswith(b"\x89PNG")
+    assert outputs["map_png"].read_bytes().startswith(b"\x89PNG")
     displayed = page.primary(pd.read_csv(out["leaderboard"]), N)
     best = {row["Prompts at most"]: row["Policy"] for row in page.best_by_budget(displayed).rows}
     # The same accuracy in both pools, and of both selectors.

@@ -33,9 +33,9 @@ def test_rows_may_come_in_any_order(tmp_path: Path) -> None:
 
 def test_a_missing_score_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "s", {(0, 1): 1.0, (1, 1): 1.0, (0, 2): 1.0})
-    with pytest.raises(RecordError, match="each question at each shot count") as problem:
+    with pytest.raises(RecordError, match="each question at each shot count") as error:
         read_scores(path)
-    assert problem.value.found == "3 of 2 x 2"
+    assert error.value.found == "3 of 2 x 2"
     with pytest.raises(RecordError, match="0 of 0 x 0"):
         read_scores(write(tmp_path / "empty", {}))
 

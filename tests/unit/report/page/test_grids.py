@@ -23,8 +23,8 @@ def table(*rows: Row, **more: Any) -> Table:
 
 
 def html(*rows: Row, **more: Any) -> str:
-    artefacts = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
-    return str(artefacts.table(table(*rows, **more), "tables/t1"))
+    blocks = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
+    return str(blocks.table(table(*rows, **more), "tables/t1"))
 
 
 def test_cells_sort_by_their_number_and_name_its_row() -> None:
@@ -64,8 +64,8 @@ def test_an_interval_shows_whether_it_holds_0(low: float, high: float) -> None:
 
 def test_latex_and_markdown_escape_their_special_characters() -> None:
     special = "a_b 5% & $x$ #1 {c} ~ ^ \\\\ <d> | *e* `f"
-    artefacts = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
-    latex = as_latex(artefacts, TRANSLATOR)
+    special_table = table({special: "[g]", "β": special}, marks=["a"], footnotes=[("a", ["50% of _it_"])])
+    latex = as_latex(special_table, TRANSLATOR)
     escaped = (
         r"a\_b 5\% \& \$x\$ \#1 \{c\} \textasciitilde{} \textasciicircum{} \textbackslash{}\textbackslash{} "
         r"\textless{}d\textgreater{} \textbar{} *e* `f"
@@ -76,7 +76,7 @@ def test_latex_and_markdown_escape_their_special_characters() -> None:
     assert r"\textsuperscript{a} 50\% of \_it\_" in latex
     assert r"\caption{A \textless{}title\textgreater{}}" in latex
     assert latex.count("&") - latex.count(r"\&") == 2  # one between two cells, in the head and in the row
-    markdown = as_markdown(artefacts, TRANSLATOR)
+    markdown = as_markdown(special_table, TRANSLATOR)
     escaped = r"a_b 5% & $x$ #1 {c} ~ ^ \\\\ \<d\> \| \*e\* \`f"
     assert markdown.count(escaped) == 2
     assert r"50% of \_it\_" in markdown
@@ -90,17 +90,15 @@ def test_a_p_value_shows_on_which_side_of_the_border_it_lies() -> None:
 
 
 def test_a_question_and_a_reply_are_no_markup() -> None:
-    artefacts: Any = (
-        pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
-    )
+    blocks: Any = pages.environment(pages.Frame({"blocks": BLOCKS}, "", ""), TRANSLATOR).get_template("blocks").module
     displayed = {"id": 1, "question": "<b>", "answer": "<b>", "image": "1"}
     rows = {"rce": {"answer": "<b>", "accuracy": 0.3, "demonstrations": [displayed]}}
     turns = [{"text": "<b>", "calls": [{"content": "<b>"}], "reply": "<b>", "uncovered": ["date"]}]
     task = {"request": "<b>", "hidden": [{"text": "<b>"}], "ceiling": 2.5}
     question = {"question": "<b>", "references": ["<b>"], "rows": rows, "image": "0"}
     gallery = {"questions": [question], "pictures": {"1": {"uri": "data:,", "width": 2, "height": 1}}}
-    messages = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
-    texts = f"{artefacts.gallery(gallery)}{artefacts.dialogues({'tasks': [messages]})}"
+    dialogues = {**task, "dialogues": {"a": {"turns": turns, "reward": 1.0}, "b": {"turns": turns, "reward": 1.0}}}
+    texts = f"{blocks.gallery(gallery)}{blocks.dialogues({'tasks': [dialogues]})}"
     assert "<b>" not in texts
     assert texts.count("&lt;b&gt;") >= 10
     assert texts.count('href="#picture-1"') == texts.count('id="picture-1"') == 1  # only pictures of the gallery

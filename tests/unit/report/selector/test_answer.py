@@ -98,7 +98,7 @@ def test_a_summary_states_what_it_can(rows: list[EvidenceRow], beta: str, grpo: 
 
 
 @pytest.mark.parametrize(
-    ("levels", "messages"),
+    ("levels", "text"),
     [
         ((60.0, 60.0, 60.0), "Offline: all 3 values tie;"),
         (
@@ -112,23 +112,23 @@ def test_a_summary_states_what_it_can(rows: list[EvidenceRow], beta: str, grpo: 
         ((59.0, 60.0, 59.0), "Offline: the 3 values differ by at most 1.00 points, KL_BETA 0.15 is highest;"),
     ],
 )
-def test_equal_values_tie(levels: tuple[float, ...], messages: str) -> None:
+def test_equal_values_tie(levels: tuple[float, ...], text: str) -> None:
     by_group = {small.OFFLINE.format(beta): level for beta, level in zip(small.BETAS, levels, strict=True)}
     rows = [
         row._replace(value=by_group[row.subject]) if row.subject in by_group and not row.against else row
         for row in small.of_lever(sampled=False)
     ]
-    assert messages in texts(rows)[0]
+    assert text in texts(rows)[0]
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "messages"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
+    ("accuracies", "text"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
 )
-def test_equal_shots_tie(accuracies: tuple[float, ...], messages: str) -> None:
+def test_equal_shots_tie(accuracies: tuple[float, ...], text: str) -> None:
     side: Any = SimpleNamespace(
         context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *location: Estimate(accuracies[location[-1] - 1], 1)
     )
-    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == messages
+    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == text
 
 
 def test_one_seed_is_told() -> None:
@@ -138,7 +138,7 @@ def test_one_seed_is_told() -> None:
 
 def test_a_difference_over_fewer_seeds_has_the_base_line_of_these() -> None:
     rows = small.of_lever()
-    name = small.SAMPLED_RUNS.format("0").replace("on_policy", "reinforce")
+    name = small.ON_POLICY.format("0").replace("on_policy", "reinforce")
     rows += small.accuracy(name, 62.5, runs=1)
     rows += small.accuracy(name, 2.0, against=small.RCE, family="marks", p_holm=0.5, runs=1)
     (ladder,) = tables(ReportContext(Evidence(rows), small.config("lever")))

@@ -16,7 +16,7 @@ ENGLISH = Translator("en")
 RCE, SMALL, LARGE = (
     f"preset~main/{name}" for name in ("rce/epoch~5", "grpo/base~5/beta~0/epoch~3", "grpo/base~5/beta~0.15/epoch~3")
 )
-SAMPLED_RUNS = "preset~main/on_policy/base~5/beta~0/epoch~3"
+ON_POLICY = "preset~main/on_policy/base~5/beta~0/epoch~3"
 
 
 def level_rows(subject: str, value: float) -> list[EvidenceRow]:
@@ -63,10 +63,10 @@ def test_a_pair_is_one_line_whose_other_shots_come_from_their_own_family() -> No
 
 
 def test_modes_are_compared_by_the_distance_that_is_measured_alike() -> None:
-    logged = [EvidenceRow("lever", SAMPLED_RUNS, "kl_exact", 9.0)]
-    measured = [EvidenceRow("lever", SAMPLED_RUNS, "kl_to_base", 0.25, at="from base")]
+    logged = [EvidenceRow("lever", ON_POLICY, "kl_exact", 9.0)]
+    measured = [EvidenceRow("lever", ON_POLICY, "kl_to_base", 0.25, at="from base")]
     for rows in (logged + measured, measured):
-        table = built(*level_rows(SAMPLED_RUNS, 75.0), *rows)["modes"]
+        table = built(*level_rows(ON_POLICY, 75.0), *rows)["modes"]
         heads = [ENGLISH.text(head) for head in table.heads]
         assert dict(zip(heads, texts(table)[1], strict=True))["KL to RCE"] == "0.250"
 
@@ -75,5 +75,5 @@ def test_every_extra_objective_next_to_on_policy_runs_has_its_line_and_name() ->
     of_marks = {"reinforce": "reinforce/base~5/beta~0", "continued": "continued/base~5", "distil": "distil/base~5"}
     assert set(of_marks) == set(get_args(ExtraObjective))
     rows = [row for name in of_marks.values() for row in level_rows(f"preset~main/{name}/epoch~3", 75.0)]
-    displayed = [line[0] for line in texts(built(*level_rows(SAMPLED_RUNS, 75.0), *rows)["modes"])]
+    displayed = [line[0] for line in texts(built(*level_rows(ON_POLICY, 75.0), *rows)["modes"])]
     assert displayed[-3:] == ["REINFORCE", "RCE continued", "Oracle distillation"]

@@ -30,7 +30,7 @@ class EmulationReport(NamedTuple):
     verdict: str
 
 
-def messages(pattern: Pattern) -> EmulationReport:
+def report_of(pattern: Pattern) -> EmulationReport:
     texts = (pattern.bug.cell, pattern.control.cell, pattern.verdict)
     first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
     return EmulationReport(*first, *map(ENGLISH.text, texts))
@@ -47,7 +47,7 @@ def unchanged() -> dict[str, EmulationReport]:
 
 def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
     found = patterns(study_of(emulate, **changed))
-    named = {name_of(pattern): messages(pattern) for pattern in found}
+    named = {name_of(pattern): report_of(pattern) for pattern in found}
     assert len(named) == len(found)
     return named
 
@@ -78,7 +78,7 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() ->
         (False, True, "not reproduced"),
     ],
 )
-def test_a_pattern_that_holds_without_the_problem_is_no_evidence_of_it(
+def test_a_pattern_that_holds_without_the_bug_is_no_evidence_of_it(
     holds: bool, holds_without: bool, verdict: str
 ) -> None:
     pattern = Pattern(message("a"), message("b"), "head", 1, Appearance(1, holds), Appearance(1, holds_without))

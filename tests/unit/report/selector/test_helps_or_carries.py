@@ -16,11 +16,11 @@ from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.copying import CONTROLS, MEASURES, best_and_base, tables
 
 TRANSLATOR = Translator("en")
-BEST = small.SAMPLED_RUNS.format("1")
+BEST = small.ON_POLICY.format("1")
 
 
 def copied(group: str, llm: float) -> list[EvidenceRow]:
-    values = {measure: llm - 0.1 * location for location, measure in enumerate(MEASURES)}
+    values = {measure: llm - 0.1 * i for i, measure in enumerate(MEASURES)}
     return [EvidenceRow("lever", group, f"copying.{of}", value, shots="2") for of, value in values.items()]
 
 
@@ -29,7 +29,7 @@ def of(*rows: EvidenceRow) -> ReportContext:
 
 
 def test_the_sentence_is_of_the_policy_that_earns_most() -> None:
-    context = of(*copied(small.RCE, 0.6), *copied(small.SAMPLED_RUNS.format("0"), 0.7), *copied(BEST, 0.8))
+    context = of(*copied(small.RCE, 0.6), *copied(small.ON_POLICY.format("0"), 0.7), *copied(BEST, 0.8))
     text = sentence("section_selector", {"separated": [], "copying": best_and_base(context)})
     assert "2 demonstrations of On-policy GRPO, KL_BETA 1, the best of 3 policies, the LVLM scores 80.0 %" in text
     assert "a vote over the displayed answers 70.0 %" in text
@@ -45,7 +45,7 @@ def test_without_what_it_compares_nothing_is_said() -> None:
     assert best_and_base(of(*copied(small.RCE, 0.6))) is None
 
 
-def test_controls_stand_next_to_and_are_told_of_the_policy_that_earns_most() -> None:
+def test_controls_of_the_policy_that_earns_most_are_told() -> None:
     values = dict(zip(CONTROLS, (0.3, 0.5, 0.7), strict=True))
     rows = [EvidenceRow("lever", BEST, f"copying.{of}", value, shots="2") for of, value in values.items()]
     context = of(*copied(small.RCE, 0.6), *copied(BEST, 0.8), *rows)

@@ -20,7 +20,7 @@ from lever_pipe.report.selector.data import scoring
 
 
 @pytest.mark.parametrize(
-    ("answers", "rule", "messages"),
+    ("answers", "rule", "texts"),
     [
         ("stemmed", "when_they_disagree", ("annotations' answer, which OK-VQA stems", "where they differ")),
         ("raw", "always", ("words (raw_answer)", "always normalised")),
@@ -28,13 +28,13 @@ from lever_pipe.report.selector.data import scoring
     ],
 )
 def test_the_rules_and_the_emptied_answers_are_told(
-    tmp_path: Path, answers: str, rule: str, messages: tuple[str, ...]
+    tmp_path: Path, answers: str, rule: str, texts: tuple[str, ...]
 ) -> None:
     path = tmp_path / "scoring.json"
     path.write_text(json.dumps({"answers": answers, "normalise_references": rule, "prompts": 3200, "emptied": 7}))
     context = ReportContext(Evidence([*small.of_lever(), *sources.facts("scoring", path)]), small.config("lever"))
     text = sentence("section_limits", {"studies": ["lever"], "is_world": False, "scoring": scoring(context)})
-    assert all(part in text for part in (*messages, "empties 7 of 3200 answers")), text
+    assert all(part in text for part in (*texts, "empties 7 of 3200 answers")), text
 
 
 def test_without_the_study_nothing_is_told() -> None:
