@@ -72,9 +72,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
-    # Check a folder once, under the first of its keys: in reversed order, the first one overwrites the others.
-    models = {model.folder: model for model in reversed(loaded_here(experiment))}
-    for model in reversed(models.values()):
+    for model in loaded_here(experiment):
         if not _any(rules, set(model.rules)):
             continue
         whole = model_folder(experiment, model, folder)
@@ -97,9 +95,16 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
 
 
 def loaded_here(experiment: Experiment) -> list[LoadedModel]:
-    """Return the models that jobs load; an external trainer loads the agent by its own configuration."""
+    """Return the models that jobs load, each folder once, under the first of its keys.
+
+    An external trainer loads the agent by its own configuration.
+    """
     is_native = experiment.intention.engine == "native"
-    return [model for model in sizing.loaded(experiment) if is_native or model.key != AGENT]
+    models: dict[str, LoadedModel] = {}
+    for model in sizing.loaded(experiment):
+        if is_native or model.key != AGENT:
+            models.setdefault(model.folder, model)
+    return list(models.values())
 
 
 def repository_of(name: str) -> str:
@@ -147,9 +152,9 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
             yield problem(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-        prompts = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
+        templated = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
-        for system in dict.fromkeys(lvlm.prompt.system for lvlm in prompts if template):
+        for system in dict.fromkeys(lvlm.prompt.system for lvlm in templated):
             if template and (found := template.problem_of_system(system)):
                 expected, do = of_system(system)
                 yield problem(check, expected, found=found, do=do)
@@ -189,11 +194,8 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
         if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
         seen.add(device)  # one outcome per disk
-        free, check, do = (
-            shutil.disk_usage(location).free,
-            f"disk of {folder}",
-            "Set results or store.folder to another disk.",
-        )
+        free, check = shutil.disk_usage(location).free, f"disk of {folder}"
+        do = "Set results or store.folder to another disk."
         try:
             with tempfile.TemporaryFile(dir=location):
                 pass
