@@ -168,11 +168,11 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
         raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
-    locations = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
-    if row not in cells or column not in locations:
+    indices = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
+    if row not in cells or column not in indices:
         expected = f"trace: expected a cell {name}:ROW:COLUMN, ROW from 1 to {len(cells)}, COLUMN of {', '.join(heads)}"
         raise UnknownNameError(expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}."))
-    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][locations[column]])
+    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][indices[column]])
 
 
 def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
@@ -334,11 +334,9 @@ def _inputs(step: TracedJob) -> Iterator[str]:
     for name, path in step.inputs.items():
         state = "" if step.states[name] == UNCHANGED else f" ({step.states[name]})"
         raw = f"{path} {step.origin.inputs[name][:DIGITS]}"
-        location = f"[{step.makers[name] + 1}]" if name in step.makers else raw
-        of_input.setdefault(name.partition("[")[0], []).append(location + state)
-    yield from (
-        f"{name}: {first(list(dict.fromkeys(locations)), DISPLAY_LIMIT)}" for name, locations in of_input.items()
-    )
+        source = f"[{step.makers[name] + 1}]" if name in step.makers else raw
+        of_input.setdefault(name.partition("[")[0], []).append(source + state)
+    yield from (f"{name}: {first(list(dict.fromkeys(sources)), DISPLAY_LIMIT)}" for name, sources in of_input.items())
     if step.images:
         yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], DISPLAY_LIMIT)}"
 

@@ -37,7 +37,7 @@ PLANS = "Assuming unrestricted shared filesystem usage"
 LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
 """After this the run counts as hanging."""
-EDGES = re.compile(r"-m lever_pipe (\w+) ")
+STAGE_CALL = re.compile(r"-m lever_pipe (\w+) ")
 SERVER = "-m lever_pipe.runtime.forks "
 EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
 """A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
@@ -85,7 +85,7 @@ class Killer(threading.Thread):
     def _rule_of(self, process: psutil.Process) -> str:
         """Return the rule whose stage a process runs, fresh or forked; nothing if it runs none."""
         words = " ".join(process.cmdline())
-        found = EDGES.search(words)
+        found = STAGE_CALL.search(words)
         if found and Path(process.exe()).name.startswith("python"):
             return found[1]
         name = Path(f"/proc/{process.pid}/comm").read_text().strip()  # a fork's, cut to 15 bytes

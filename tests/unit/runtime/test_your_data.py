@@ -148,7 +148,7 @@ def _answer_in_words(mine: Mine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("corruption", "messages"),
+    ("corruption", "parts"),
     [
         (_lose_an_image, [f"1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
         (_spoil_an_image, ["mine/images", f"({IMAGE_3})", 'set data.on_bad_image to "skip"']),
@@ -167,11 +167,11 @@ def _answer_in_words(mine: Mine) -> None:
     ],
 )  # fmt: skip
 def test_a_problem_is_told_with_file_id_and_remedy(
-    mine: Mine, corruption: Callable[[Mine], None], messages: list[str]
+    mine: Mine, corruption: Callable[[Mine], None], parts: list[str]
 ) -> None:
     corruption(mine)
     text = mine.problem()
-    for part in messages:
+    for part in parts:
         assert part in text
 
 
