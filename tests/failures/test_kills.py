@@ -105,12 +105,12 @@ def seconds_by_rule(project: Project) -> dict[str, float]:
 
 
 def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
-    with (project.folder / "said.txt").open("ab") as text:
+    with (project.folder / "said.txt").open("ab") as output:
         return subprocess.Popen(
             project.command("--cores", "2", "--retries", "30", *words),
             cwd=project.folder,
             env=project.environment,
-            stdout=text,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores Ctrl-C
@@ -138,7 +138,7 @@ def left_in(folder: Path) -> list[str]:
         time.sleep(0.2)
 
 
-def displayed_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files under a folder that are not hidden, in folders that may vanish meanwhile."""
     for location, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -153,7 +153,7 @@ def require_whole(folder: Path) -> int:
     from safetensors import safe_open
 
     checked = 0
-    for path in displayed_files(folder):
+    for path in visible_files(folder):
         if "ledger" in path.parts:
             continue
         if path.suffix == ".json":
@@ -206,9 +206,9 @@ def test_no_kill_loses_or_spoils_anything(
     assert run.returncode == 0, text[-6000:]
     assert project.planned() == {}
     assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
-    messages = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
-    sys.stderr.write(f"\n{messages}\n")
-    assert sum(kills.values()) >= least, messages
+    summary = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
+    sys.stderr.write(f"\n{summary}\n")
+    assert sum(kills.values()) >= least, summary
     assert forked or set(kills) == set(seconds), "every stage"
     assert no_half(project)
 
