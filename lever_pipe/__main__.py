@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _manifest(options: argparse.Namespace) -> str:
     """Return the manifest in a call's arguments; an empty text without one, or with several."""
-    manifests = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
-    return manifests[0] if len(manifests) == 1 else ""
+    named = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
+    return named[0] if len(named) == 1 else ""
 
 
 def _make(options: argparse.Namespace, *, waited: bool) -> None:
@@ -164,8 +164,8 @@ def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
     if settings:
         from lever_pipe.runtime import store
 
-        outputs = storage.read_row(manifest, Manifest)
-        store.opened(settings).put(store.key_of(outputs.stage, spec, outputs.inputs), outputs)
+        row = storage.read_row(manifest, Manifest)
+        store.opened(settings).put(store.key_of(row.stage, spec, row.inputs), row)
 
 
 def is_complete(options: argparse.Namespace) -> bool:

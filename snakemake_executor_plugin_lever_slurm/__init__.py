@@ -86,11 +86,11 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
         """Yield the active jobs; report ended ones, including those that the SLURM plugin alone would miss."""
-        requested = list(active_jobs)
-        if not requested:  # the first check may run before the executor has the name that it looks for jobs with
+        jobs = list(active_jobs)
+        if not jobs:  # the first check may run before the executor has the name that it looks for jobs with
             return
         yielded = [job async for job in super().check_active_jobs(active_jobs)]
-        async for job in self.watchdog.go_on(self, requested, yielded):
+        async for job in self.watchdog.go_on(self, jobs, yielded):
             yield job
 
     def report_job_success(self, job_info: Any) -> None:

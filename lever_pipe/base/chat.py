@@ -316,8 +316,8 @@ class Chat:
         passes = status >= _OF_SERVER or status in _PASSING
         pause = pause_of(problem.response.headers, time.time())
         if status == _BUSY or (passes and pause):
-            prompts = f" (Retry-After: {pause:g} s)" if pause else ""
-            raise _BusyError(f"{found}{prompts}", pause) from None
+            retry_after = f" (Retry-After: {pause:g} s)" if pause else ""
+            raise _BusyError(f"{found}{retry_after}", pause) from None
         raise (ConnectionError if passes else _RejectedError)(found) from None
 
 

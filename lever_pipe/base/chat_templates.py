@@ -82,9 +82,9 @@ class ChatTemplate:
 
 @lru_cache(maxsize=256)
 def _problem_of_system(template: ChatTemplate, system: str | None) -> str:
-    prompts = [{"role": "user", "content": [{"type": "image"}, *_words(_ASKED)]}]
+    messages = [{"role": "user", "content": [{"type": "image"}, *_words(_ASKED)]}]
     if system:
-        return template.problem_of_text([{"role": "system", "content": _words(system)}, *prompts])
+        return template.problem_of_text([{"role": "system", "content": _words(system)}, *messages])
     return _added_text(template) if system == "" else ""
 
 

@@ -2,9 +2,9 @@
 
 An artifact that is recomputed with the same content, copied or touched keeps its digest, so its readers need not rerun.
 Two kinds of files contain more than their content. A safetensors file may order its tensors and pad its header in any
-way: its digest covers each tensor's name, dtype, shape and bytes. A manifest also records a
-job's duration, the paths of its files and the digests of its outputs: its digest excludes these (`BOOKKEEPING`). All
-other files count byte by byte.
+way: its digest covers each tensor's name, dtype, shape and bytes. A manifest also records a job's duration, the paths
+of its files, and digests of its outputs and of single tensors: its digest excludes these (`BOOKKEEPING`). All other
+files count byte by byte.
 
 `Digests` remembers digests by a file's size, times and inode, as git's index does, so that large files are read once.
 """

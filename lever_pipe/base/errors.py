@@ -58,7 +58,7 @@ class SnapshotError(LeverPipeError):
 
 
 class MachineError(LeverPipeError):
-    """The machine refuses a file (full disk, read-only folder, limit), or has no GPU for an exclusive job."""
+    """The machine refuses a file (full disk, read-only folder, limit), or has too few GPUs for a job."""
 
     @classmethod
     def of(cls, problem: OSError) -> Self:

@@ -137,8 +137,8 @@ class PolicyName:
         match [part for part in text.split("/") if "~" not in part]:
             case ["baseline", variant]:
                 name, _, draw = variant.rpartition("-")
-                sampled = {"variant": name, "draw": int(draw)} if name and draw.isdecimal() else {"variant": variant}
-                return cls(kind=BASELINE, **sampled, **values)
+                fields = {"variant": name, "draw": int(draw)} if name and draw.isdecimal() else {"variant": variant}
+                return cls(kind=BASELINE, **fields, **values)
             case ["emulation" | "published" | "own" as kind, variant]:
                 return cls(kind=kind, variant=variant, **values)
             case [kind]:

@@ -248,7 +248,7 @@ class _Module:
         words = {node.id for node in nodes if isinstance(node, ast.Name)}
         outer = sorted((word, *target) for word in words & self._imported.keys() for target in self._imported[word])
         imports = [target for node in nodes for _, target in _bound(node)] + [
-            (module, plugin) for _, module, plugin in outer
+            (module, part) for _, module, part in outer
         ]
         text = f"{ast.dump(self._own[name], annotate_fields=False)} {outer}"
         return ModulePart(text, tuple(sorted(words & self._own.keys() - {name})), tuple(imports))

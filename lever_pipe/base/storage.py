@@ -174,10 +174,10 @@ def read_examples(path: Path) -> list[Example]:
     """
     examples = read_rows(path, Example)
     earlier = -1
-    for location, example in enumerate(examples):
-        if example.example_id != location or example.question_id <= earlier:
+    for index, example in enumerate(examples):
+        if example.example_id != index or example.question_id <= earlier:
             raise RecordError(
-                f"{path}:{location + 1}: expected example_id {location} and a question_id above {earlier}",
+                f"{path}:{index + 1}: expected example_id {index} and a question_id above {earlier}",
                 found=f"{example.example_id} and {example.question_id}",
                 do="Rerun prepare_examples, which sorts them.",
             )

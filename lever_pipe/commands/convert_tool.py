@@ -136,13 +136,13 @@ def convert(folder: Path) -> list[Path]:
                 )
             written = temporary / f"model{name.removeprefix(STEM).removesuffix('.bin')}.safetensors"
             # Safetensors stores no memory twice: tensors that share it are copied for each name.
-            selected = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
-            save_file(selected, written, metadata={"format": "pt"})
+            copies = {n: tensor.clone(memory_format=torch.contiguous_format) for n, tensor in tensors.items()}
+            save_file(copies, written, metadata={"format": "pt"})
             # On disk before it gets its final name.
             with written.open("rb") as handle:
                 os.fsync(handle.fileno())
-            placed |= dict.fromkeys(selected, written.name)
-            n_bytes += sum(tensor.nbytes for tensor in selected.values())
+            placed |= dict.fromkeys(copies, written.name)
+            n_bytes += sum(tensor.nbytes for tensor in copies.values())
         names = sorted(set(placed.values()))
         if index:
             values = {"metadata": {"total_size": n_bytes}, "weight_map": dict(sorted(placed.items()))}

@@ -53,11 +53,10 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words[1:])
     found = configured(vars(options))
     experiment = parse_experiment(found.values, source=found.source)
-    # Several keys may share a folder: the first key names it, and a folder is downloaded once.
-    models = {model.folder: model for model in reversed(local_checks.loaded_here(experiment))}
-    sources = _sources(options.sources, [model.key for model in models.values()])
+    models = local_checks.loaded_here(experiment)
+    sources = _sources(options.sources, [model.key for model in models])
     missing = []
-    for model in reversed(models.values()):
+    for model in models:
         try:
             fetch(experiment, model, sources.get(model.key, ""))
         except (LeverPipeError, OSError) as caught:

@@ -133,15 +133,15 @@ def _write_selector(folder: Path, facts: Facts, steps: Sequence[TracedJob], enco
     selections = storage.read_selections(choice.artefact.paths["selections"])
     for name, lists in ((selectors.POOLS, pools), (selectors.SELECTIONS, selections)):
         ids = {
-            queries[query].question_id: tuple(train[i].question_id for i in locations)
-            for query, locations in lists.items()
+            queries[query].question_id: tuple(train[i].question_id for i in example_ids)
+            for query, example_ids in lists.items()
         }
         rows = (selectors.OfQuestion(question_id=query, train_question_ids=listed) for query, listed in ids.items())
         storage.write_rows(folder / name, rows)
-    draws = dict(sampled.origin.config["pools"])
-    if draws["encoder"]:  # a path on this machine means nothing on others
-        draws["encoder"] = draws["encoder"] | {"model": Path(draws["encoder"]["model"]).name}
-    settings = {**facts, **choice.origin.config, "pools": draws, "encoder": seen.origin.config}
+    pool_settings = dict(sampled.origin.config["pools"])
+    if pool_settings["encoder"]:  # a path on this machine means nothing on others
+        pool_settings["encoder"] = pool_settings["encoder"] | {"model": Path(pool_settings["encoder"]["model"]).name}
+    settings = {**facts, **choice.origin.config, "pools": pool_settings, "encoder": seen.origin.config}
     storage.write_row(folder / selectors.SETTINGS, selectors.ReleasedPolicy(**settings))
     reader = _step(steps, "prepare_examples").origin.config["reader"]
     return {

@@ -118,10 +118,11 @@ def main(words: Sequence[str]) -> int:
     values = configured(vars(options)).values
     results = options.results or Path(values.get("results", "results"))
     traced = traced_back(options.what, results)
-    if options.results is None:  # other results may belong to another configuration, with other images
-        for step in traced.steps:
-            if step.origin.stage == own_images.STAGE:
-                step.images = _other_images(step, parse_experiment(values))
+    readers = [step for step in traced.steps if step.origin.stage == own_images.STAGE]
+    if readers and options.results is None:  # other results may belong to another configuration, with other images
+        experiment = parse_experiment(values)
+        for step in readers:
+            step.images = _other_images(step, experiment)
     sys.stdout.write(f"{options.what}\n{text(traced)}")
     return 0
 
@@ -168,11 +169,11 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
         raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
-    locations = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
-    if row not in cells or column not in locations:
+    indices = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
+    if row not in cells or column not in indices:
         expected = f"trace: expected a cell {name}:ROW:COLUMN, ROW from 1 to {len(cells)}, COLUMN of {', '.join(heads)}"
         raise UnknownNameError(expected, found=f"'{word}'", do=did_you_mean(column, heads, f"As {name}:1:{heads[0]}."))
-    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][locations[column]])
+    return report / "tables" / f"{name}.csv", _evidence_rows(report / EVIDENCE, cells[row][indices[column]])
 
 
 def _evidence_rows(path: Path, names: Sequence[str]) -> tuple[TracedRow, ...]:
@@ -334,11 +335,9 @@ def _inputs(step: TracedJob) -> Iterator[str]:
     for name, path in step.inputs.items():
         state = "" if step.states[name] == UNCHANGED else f" ({step.states[name]})"
         raw = f"{path} {step.origin.inputs[name][:DIGITS]}"
-        location = f"[{step.makers[name] + 1}]" if name in step.makers else raw
-        of_input.setdefault(name.partition("[")[0], []).append(location + state)
-    yield from (
-        f"{name}: {first(list(dict.fromkeys(locations)), DISPLAY_LIMIT)}" for name, locations in of_input.items()
-    )
+        source = f"[{step.makers[name] + 1}]" if name in step.makers else raw
+        of_input.setdefault(name.partition("[")[0], []).append(source + state)
+    yield from (f"{name}: {first(list(dict.fromkeys(sources)), DISPLAY_LIMIT)}" for name, sources in of_input.items())
     if step.images:
         yield f"images: {first([f'{path} {state}' for path, state in step.images.items()], DISPLAY_LIMIT)}"
 

@@ -34,12 +34,12 @@ def main(words: Sequence[str]) -> int:
     if not target.strip() or target.startswith("-"):
         do = "Name an output, a policy or a rule first."
         raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
-    explained, targets, run = reasons(target, rest)
+    explained, targets, unaffected = reasons(target, rest)
     lines = sentences(explained, targets)
-    if targets and run:
-        lines.append(f"{len(run)} other artifacts of this name do not run.")
+    if targets and unaffected:
+        lines.append(f"{len(unaffected)} other artifacts of this name do not run.")
     else:
-        lines += [origin_text(artefact, manifest) for artefact, manifest in run]
+        lines += [origin_text(artefact, origin) for artefact, origin in unaffected]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -50,19 +50,19 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
     artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
     targets = _indices_of([(job.rule, job.outputs) for job in jobs], target, results)
-    locations = _indices_of(
-        [(run.stage, tuple(map(str, artefact.written))) for artefact, run in sound], target, results
+    indices = _indices_of(
+        [(origin.stage, tuple(map(str, artefact.written))) for artefact, origin in sound], target, results
     )
-    if not targets and not locations:
+    if not targets and not indices:
         do = "Name a file below the results that the run needs, or a rule; give the run's --configfile."
         raise UnknownNameError(
             "why: expected an output, an artifact's folder, a policy or a rule",
             found=f"'{target}'",
-            do=did_you_mean(target, {job.rule for job in jobs} | {run.stage for _, run in sound}, do),
+            do=did_you_mean(target, {job.rule for job in jobs} | {origin.stage for _, origin in sound}, do),
         )
     explained = explain(jobs, results=results, digests=digests)
-    planned = {absolute(explained[location].manifest) for location in targets if explained[location].manifest}
-    rest = [sound[location] for location in locations if absolute(sound[location][0].manifest) not in planned]
+    planned = {absolute(explained[index].manifest) for index in targets if explained[index].manifest}
+    rest = [sound[index] for index in indices if absolute(sound[index][0].manifest) not in planned]
     return explained, targets, rest
 
 
@@ -87,35 +87,36 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     except for the nearest.
     """
     causes: dict[tuple[object, ...], list[int]] = {}
-    for location, distance in walk(explained, targets):
-        entry = explained[location]
+    for index, distance in walk(explained, targets):
+        entry = explained[index]
         for cause in dict.fromkeys(entry.causes):  # an artifact may read a file under two names
-            causes.setdefault((RUNS, cause.text), []).append(location)
+            causes.setdefault((RUNS, cause.text), []).append(index)
         if not entry.causes:  # the target and its direct inputs get separate sentences
-            causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(location)
-    return [_sentence(explained, locations, str(key[0]), str(key[1])) for key, locations in causes.items()]
+            causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(index)
+    return [_sentence(explained, indices, str(key[0]), str(key[1])) for key, indices in causes.items()]
 
 
-def origin_text(artefact: Artefact, run: Manifest) -> str:
+def origin_text(artefact: Artefact, origin: Manifest) -> str:
     """Return the origin of an artifact that need not run."""
-    astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in run.outputs)]
+    astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in origin.outputs)]
     reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
+    run = f"commit {origin.commit[:12]}, {origin.device}, {origin.seconds} s"
     lines = [
-        f"{label(run.stage, str(artefact.manifest))} does not run: {reason}.",
-        f"  made by {run.stage}, code {run.code}, commit {run.commit[:12]}, {run.device}, {run.seconds} s, from",
-        *(f"    {name} {digest[:16]}" for name, digest in sorted(run.inputs.items())),
+        f"{label(origin.stage, str(artefact.manifest))} does not run: {reason}.",
+        f"  made by {origin.stage}, code {origin.code}, {run}, from",
+        *(f"    {name} {digest[:16]}" for name, digest in sorted(origin.inputs.items())),
     ]
     return "\n".join(lines)
 
 
-def _sentence(explained: Sequence[Explained], locations: Sequence[int], status: str, cause: str) -> str:
-    jobs = [explained[location] for location in locations]
+def _sentence(explained: Sequence[Explained], indices: Sequence[int], status: str, cause: str) -> str:
+    jobs = [explained[index] for index in indices]
     names, run = _names(jobs), "run" if len(jobs) > 1 else "runs"
     if status == RUNS:
         return f"{names} {run} because {cause}."
     if status == ONLY_IF:
         follows = {other for job in jobs for other in job.follows}
-        above = [explained[i] for i in sorted(follows.difference(locations) or follows)]
+        above = [explained[i] for i in sorted(follows.difference(indices) or follows)]
         return f"{names} {run} only if {'one of ' * (len(above) > 1)}{_names(above)} comes out with other content."
     counts = "are planned, but count" if len(jobs) > 1 else "is planned, but counts"
     return f"{names} {counts} as made: all that went in is the same (Snakemake says: {jobs[0].job.reason})."

@@ -30,8 +30,8 @@ class ProposalSettings(Section):
     @property
     def per_query(self) -> int:
         """The largest number of a query's trajectories, without those of a diversity budget."""
-        sampled = len(self.temperatures) * self.n_samples_per_temperature
-        return self.n_beams + sampled + self.n_retrieval + self.n_random
+        samples = len(self.temperatures) * self.n_samples_per_temperature
+        return self.n_beams + samples + self.n_retrieval + self.n_random
 
 
 class Balance(Section):

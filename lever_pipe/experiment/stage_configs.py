@@ -1,7 +1,7 @@
 """The identity of each stage: exactly the values that may change its output, with their sources.
 
-The workflow writes a stage's model as canonical JSON into its rule's only param, `spec`, and the command line parses it
-back. So a configuration key that a stage does not use cannot rerun the stage.
+The workflow writes a stage's model as canonical JSON into its rule's param `spec`, the only param that can rerun a job,
+and the command line parses it back. So a configuration key that a stage does not use cannot rerun the stage.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Experiment(Section):
 
     @rule
     def _folders_are_their_own(self) -> Iterator[Problem]:
-        """Refuse output folders inside or around the project, and paths of files."""
+        """Refuse output folders that contain the project or are among its own, paths of files, and equal folders."""
         folders: dict[Location, str] = {("results",): self.results}
         if self.store is not None:
             folders["store", "folder"] = self.store.folder
@@ -167,8 +167,8 @@ class Experiment(Section):
                 problem = (
                     "must have runs of KL_BETA 0 for each seed of the arm, as presets.{}.grpo.replays says, got {}"
                 )
-                displayed_runs = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
-                yield (*location, "on_policy"), f"{problem.format(arm.preset, displayed_runs)}. Add them."
+                found = "none" if runs is None else f"betas {list(runs.kl_betas)}, seeds {list(runs.seeds)}"
+                yield (*location, "on_policy"), f"{problem.format(arm.preset, found)}. Add them."
             else:
                 last = max(arm.grpo_epochs, arm.long_epochs)
                 yield from at_most((*location, "grpo_epochs"), last, "on_policy.epochs", runs.epochs)
@@ -303,13 +303,13 @@ def _with_arms_of_sweeps(experiment: Experiment, source: str) -> Experiment:
     # Copies are not validated, so the rules run again on the result; their problems are reported like others.
     study, presets = experiment.intention, experiment.presets
     arms = {arm.preset: (arm, presets[arm.preset]) for arm in experiment.arms}
-    sweeps, artefacts, lines = expanded("sweeps", experiment.sweeps, arms)
-    swept = [arm.model_copy(update={"preset": name}) for name, (arm, _) in artefacts.items()]
+    sweeps, new_arms, lines = expanded("sweeps", experiment.sweeps, arms)
+    swept = [arm.model_copy(update={"preset": name}) for name, (arm, _) in new_arms.items()]
     update: dict[str, Any] = {"sweeps": sweeps, "arms": (*experiment.arms, *swept)}
-    update["presets"] = presets | {name: preset for name, (_, preset) in artefacts.items()}
+    update["presets"] = presets | {name: preset for name, (_, preset) in new_arms.items()}
     written = {arm.name: (study.filled(arm),) for arm in study.arms}
-    sweeps, artefacts, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
-    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in artefacts.items()))
+    sweeps, new_arms, more = expanded("intention.sweeps", study.sweeps, written, study.filled)
+    agents = (*study.arms, *(arm.model_copy(update={"name": name}) for name, (arm,) in new_arms.items()))
     update["intention"] = study.model_copy(update={"sweeps": sweeps, "arms": agents})
     whole = experiment.model_copy(update=update)
     problems = [*whole.problems(), *((("intention", *location), text) for location, text in whole.intention.problems())]

@@ -54,7 +54,7 @@ def expanded(
         arms: the sections of each arm by name; a key belongs to the first section that has it.
         filled: fills in omitted values of a section, as in the sections of `arms`.
     """
-    filled_sweeps, artefacts, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
+    filled_sweeps, new_arms, lines = list[Sweep](), dict[str, Sequence[Any]](), list[str]()
     for index, sweep in enumerate(sweeps):
         base, columns, cells = arms[sweep.arm], sweep.over.values(), dict[str, dict[str, Any]]()
         combined = product(*columns) if sweep.how == "grid" else zip(*columns, strict=True)
@@ -72,13 +72,13 @@ def expanded(
             lines += [f"{location}[{index}].over: ({text}) {problem}" for problem in problems]
             if not problems:
                 cells[name] = values
-                artefacts |= {name: sections} if name != sweep.arm else {}
+                new_arms |= {name: sections} if name != sweep.arm else {}
         if not sweep.cells:
             cells = ({} if sweep.arm in cells else {sweep.arm: _values(base, sweep.over)}) | cells
             swept = tuple(SweptCell(arm=name, values=values) for name, values in cells.items())
             sweep = sweep.model_copy(update={"cells": swept})
         filled_sweeps.append(sweep)
-    return tuple(filled_sweeps), artefacts, lines
+    return tuple(filled_sweeps), new_arms, lines
 
 
 def _owner(sections: Sequence[Section], key: str) -> Section:

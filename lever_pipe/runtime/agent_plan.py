@@ -72,8 +72,8 @@ def evaluation_of_served(experiment: Experiment, wildcards: Wildcards) -> AgentE
 
     Settings of samples are unread if the agent has only greedy episodes.
     """
-    sampled = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
-    unread = ("every", "samples", "batch", "temperatures", "primary", *sampled)
+    of_samples = () if "sampled" in served_agent(experiment, wildcards).modes else ("test_samples", "seed")
+    unread = ("every", "samples", "batch", "temperatures", "primary", *of_samples)
     return at_defaults(experiment.intention.evaluation, *unread)
 
 

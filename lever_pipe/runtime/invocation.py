@@ -87,8 +87,8 @@ class Run:
         if not self._workflow.is_main_process:
             skipping.skip_if(skipping.completed_by_another_job)
             return
-        artefacts = (decision.has_manifest, decision.why_again, self._skipping.foresee)
-        snakemake_adapter.plan_by_contents(*artefacts, without_trace()(hold_folder), whole="all")
+        callbacks = (decision.has_manifest, decision.why_again, self._skipping.foresee)
+        snakemake_adapter.plan_by_contents(*callbacks, without_trace()(hold_folder), whole="all")
         snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
         decision.before_plan(Path(self.experiment.results))
 

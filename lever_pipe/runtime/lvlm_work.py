@@ -70,8 +70,8 @@ def _prompts_of(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
             return [(count, shots) for shots, count in here.beams.prompts(here.pools.size)]
         case "train_on_policy_epoch":
             preset = here.presets[job.wildcards["preset"]]
-            sampled = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
-            return [(sampled * preset.on_policy.group, fmean(preset.on_policy.shots))]
+            n_queries = preset.on_policy.queries_of(int(preset.train_share * rl.n_queries))
+            return [(n_queries * preset.on_policy.group, fmean(preset.on_policy.shots))]
     return []
 
 

@@ -48,7 +48,7 @@ EXTRA_OBJECTIVE_BETAS = {"reinforce": 0.0, "distil": None, "continued": None}
 """Kinds of on-policy runs with another objective than GRPO -> KL_BETA in their names."""
 GRPO_IN_CONTINUED = {"learning_rate", "batch_queries", "weight_decay", "freeze_projections", "reward"}
 """Settings that continued RCE copies from the preset's offline GRPO."""
-OWN_SELECTIONS = ("random", "random_all")
+RANDOM_BASELINES = ("random", "random_all")
 """Baselines with several random draws."""
 
 
@@ -63,7 +63,9 @@ def baselines(experiment: Experiment) -> list[str]:
     draws = range(experiment.baselines.n_random_draws)
     kinds = experiment.baselines.names if isinstance(experiment.baselines, GridBaselines) else BASELINES
     return [
-        full for name in kinds for full in ([f"{name}-{draw}" for draw in draws] if name in OWN_SELECTIONS else [name])
+        full
+        for name in kinds
+        for full in ([f"{name}-{draw}" for draw in draws] if name in RANDOM_BASELINES else [name])
     ]
 
 
@@ -104,9 +106,7 @@ def on_policy_policies(arm: ArmSettings, seed: int) -> list[str]:
     if runs is None or seed not in runs.seeds:
         return []
     on_policy = [("on_policy", beta) for beta in runs.kl_betas]
-    extra_objectives = [
-        (extra_objective, EXTRA_OBJECTIVE_BETAS[extra_objective]) for extra_objective in runs.extra_objectives
-    ]
+    extra_objectives = [(objective, EXTRA_OBJECTIVE_BETAS[objective]) for objective in runs.extra_objectives]
     return [
         str(PolicyName(kind=kind, preset=arm.preset, base=base, beta=beta, seed=seed, epoch=epoch))
         for base in arm.base_rce_epochs
@@ -349,10 +349,10 @@ def plugins_of(config: Section) -> tuple[str, ...]:
     on_policy = getattr(config, "on_policy", None)
     rewards = [getattr(config, "reward", None), getattr(on_policy, "reward", None), *getattr(config, "rewards", ())]
     modes = [reward.mode for reward in rewards if reward]
-    own_modules = available("lever/rewards") if modes else ()  # the other modes are built in
+    reward_plugins = available("lever/rewards") if modes else ()  # the other modes are built in
     module = getattr(config, "module", "")
     modules += [f"lever.policies.{module}"] if module else []
-    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in own_modules))
+    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in reward_plugins))
 
 
 def lvlm_config(experiment: Experiment) -> LvlmConfig:
@@ -445,7 +445,7 @@ def measured_rewards(experiment: Experiment) -> list[Reward]:
     return list({canonical_json(reward.model_dump(mode="json")): reward for reward in rewards}.values())
 
 
-def selected_counts(experiment: Experiment, _: Wildcards) -> list[int]:
+def top_k_values(experiment: Experiment, _: Wildcards) -> list[int]:
     """Return the values of top-k in the main preset's offline objective."""
     grpo = experiment.presets[experiment.arms[0].preset].grpo
     return sorted({grpo.top_k_first_epoch, grpo.top_k})
@@ -551,7 +551,7 @@ PLANNED: Mapping[str, Planner] = {
     "continued_rce": continued_rce,
     "reward": reward_of,
     "rewards": lambda experiment, _: measured_rewards(experiment),
-    "selected": selected_counts,
+    "selected": top_k_values,
     "policies_of_batch": lambda experiment, wildcards: [
         PolicyRef.of(name) for name in policies_of_batch(experiment, wildcards)
     ],

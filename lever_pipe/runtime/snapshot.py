@@ -147,10 +147,10 @@ def require_code(stage: str, *, planned: str, found: str) -> None:
 @cache
 def package_digest(root: Path = PACKAGE) -> str:
     """Return a digest of the bytes of the package's source files, and of plugins outside it."""
-    own_modules = plugins.roots()[1:] if root == PACKAGE else []
+    own_folders = plugins.roots()[1:] if root == PACKAGE else []
     parts = {root: root.rglob("*.py")}
     parts |= {
-        folder: (path for room in PLUGIN_PARENTS for path in folder.glob(f"{room}/**/*.py")) for folder in own_modules
+        folder: (path for room in PLUGIN_PARENTS for path in folder.glob(f"{room}/**/*.py")) for folder in own_folders
     }
     return " ".join(_digest_of(folder, sorted(paths)) for folder, paths in parts.items())
 

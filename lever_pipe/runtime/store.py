@@ -121,13 +121,13 @@ class Store:
             manifest: the job's manifest with path and content of each output; hidden files of folders are skipped.
         """
         entry = self._entry(key, manifest.versions)
-        artefacts = {name: Path(manifest.paths[name]) for name in manifest.outputs}
+        outputs = {name: Path(manifest.paths[name]) for name in manifest.outputs}
         try:
-            if self._holds(entry, manifest) or sum(map(bytes_of, artefacts.values())) > self.max_bytes:
+            if self._holds(entry, manifest) or sum(map(bytes_of, outputs.values())) > self.max_bytes:
                 return False
             with atomic.folder_in(self._staging) as folder:
                 work = _work_in(folder, manifest)
-                for name, path in artefacts.items():
+                for name, path in outputs.items():
                     _share(path, work.outputs[name])
                 work.require_sound(work.outputs)  # after sharing: the results may change while they are copied
                 body = manifest.model_dump_json().encode()
@@ -192,17 +192,17 @@ class Store:
         Raises:
             OSError: no permission to remove an entry.
         """
-        selected, dropped = list[tuple[float, Path, int]](), list[Path]()
+        readable, dropped = list[tuple[float, Path, int]](), list[Path]()
         for entry in self._entries():
             try:
                 self._read(entry)
-                selected.append((entry.stat().st_mtime, entry, bytes_of(entry)))
+                readable.append((entry.stat().st_mtime, entry, bytes_of(entry)))
             except StoreError:
                 dropped.append(entry)
             except FileNotFoundError:  # another process removed it
                 continue
-        left = sum(size for _, _, size in selected)
-        for _, entry, size in sorted(selected):
+        left = sum(size for _, _, size in readable)
+        for _, entry, size in sorted(readable):
             if left <= self.max_bytes:
                 break
             dropped.append(entry)
@@ -263,9 +263,9 @@ class Store:
             work = _work_in(entry, Manifest.model_validate_json(body, strict=True))
         except (ValidationError, KeyError):
             raise _damaged(path, "a manifest of another version") from None
-        for selected in work.outputs.values():
-            if not selected.exists():
-                raise _damaged(selected, "none")
+        for output in work.outputs.values():
+            if not output.exists():
+                raise _damaged(output, "none")
         return work
 
     def _drop(self, entry: Path) -> None:

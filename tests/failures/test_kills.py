@@ -37,7 +37,7 @@ PLANS = "Assuming unrestricted shared filesystem usage"
 LEAST_FORKED_KILLS = 20  # most forked jobs of this size end before a kill
 LONGEST_S = 900.0
 """After this the run counts as hanging."""
-EDGES = re.compile(r"-m lever_pipe (\w+) ")
+STAGE_CALL = re.compile(r"-m lever_pipe (\w+) ")
 SERVER = "-m lever_pipe.runtime.forks "
 EARLIEST_S, AT_LEAST_S, FIRST_SHARE = 0.1, 0.5, 0.4
 """A kill falls between the first of these and as long after as the stage takes, but no less than the second; the first
@@ -85,7 +85,7 @@ class Killer(threading.Thread):
     def _rule_of(self, process: psutil.Process) -> str:
         """Return the rule whose stage a process runs, fresh or forked; nothing if it runs none."""
         words = " ".join(process.cmdline())
-        found = EDGES.search(words)
+        found = STAGE_CALL.search(words)
         if found and Path(process.exe()).name.startswith("python"):
             return found[1]
         name = Path(f"/proc/{process.pid}/comm").read_text().strip()  # a fork's, cut to 15 bytes
@@ -105,12 +105,12 @@ def seconds_by_rule(project: Project) -> dict[str, float]:
 
 
 def start(project: Project, *words: str) -> subprocess.Popen[bytes]:
-    with (project.folder / "said.txt").open("ab") as text:
+    with (project.folder / "said.txt").open("ab") as output:
         return subprocess.Popen(
             project.command("--cores", "2", "--retries", "30", *words),
             cwd=project.folder,
             env=project.environment,
-            stdout=text,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores Ctrl-C
@@ -138,7 +138,7 @@ def left_in(folder: Path) -> list[str]:
         time.sleep(0.2)
 
 
-def displayed_files(folder: Path) -> Iterator[Path]:
+def visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files under a folder that are not hidden, in folders that may vanish meanwhile."""
     for location, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -153,7 +153,7 @@ def require_whole(folder: Path) -> int:
     from safetensors import safe_open
 
     checked = 0
-    for path in displayed_files(folder):
+    for path in visible_files(folder):
         if "ledger" in path.parts:
             continue
         if path.suffix == ".json":
@@ -206,9 +206,9 @@ def test_no_kill_loses_or_spoils_anything(
     assert run.returncode == 0, text[-6000:]
     assert project.planned() == {}
     assert differences(project.folder / RESULTS, finished.folder / RESULTS) == []
-    messages = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
-    sys.stderr.write(f"\n{messages}\n")
-    assert sum(kills.values()) >= least, messages
+    summary = f"{sum(kills.values())} kills of jobs, {whole_runs} of the whole run; by rule: {dict(kills)}"
+    sys.stderr.write(f"\n{summary}\n")
+    assert sum(kills.values()) >= least, summary
     assert forked or set(kills) == set(seconds), "every stage"
     assert no_half(project)
 

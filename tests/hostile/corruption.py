@@ -78,13 +78,13 @@ def corrupted(draw: st.DrawFn, document: Any) -> bytes:
     """Return a JSON document with some corruption to its structure, to its bytes, or to both."""
     tree = to_tree(document)
     for corruption in draw(_corruptions(STRUCTURAL, 2)):
-        _corruption_tree(tree, corruption)
-    return corruption_bytes(to_text(tree), draw(_corruptions(BYTES, 2)))
+        _corrupt_tree(tree, corruption)
+    return corrupt_bytes(to_text(tree), draw(_corruptions(BYTES, 2)))
 
 
 def corrupted_bytes(content: bytes) -> st.SearchStrategy[bytes]:
     """Return a file of another kind with some corruption to its bytes."""
-    return _corruptions(BYTES, 3).map(lambda corruptions: corruption_bytes(content, corruptions))
+    return _corruptions(BYTES, 3).map(lambda corruptions: corrupt_bytes(content, corruptions))
 
 
 def to_tree(value: Any) -> Any:
@@ -118,7 +118,7 @@ def _put(owner: list[Any], index: int, value: Any) -> None:
     owner[index] = [owner[index][0], value] if isinstance(owner, Pairs) else value
 
 
-def _corruption_tree(tree: Any, corruption: Corruption) -> None:
+def _corrupt_tree(tree: Any, corruption: Corruption) -> None:
     locations = list(_locations(tree))
     if not locations:
         return
@@ -150,7 +150,7 @@ def _corruption_tree(tree: Any, corruption: Corruption) -> None:
             _put(owner, index, nasty)
 
 
-def corruption_bytes(content: bytes, corruptions: Sequence[Corruption]) -> bytes:
+def corrupt_bytes(content: bytes, corruptions: Sequence[Corruption]) -> bytes:
     for kind, location, value in corruptions:
         at = location % (len(content) + 1)
         if kind == "flip" and content:

@@ -272,7 +272,7 @@ CORRUPTIONS: dict[str, list[tuple[str, Corruption, str]]] = {
         ("text heads 8", config("text_config.num_attention_heads", 8), "ACCEPTED"),
     ],
     "checkpoint": [
-        *((f"{name} {file}", each(change, file), output) for file in (SELECTOR, OPTIMISER) for name, change, output in (
+        *((f"{name} {file}", each(change, file), words) for file in (SELECTOR, OPTIMISER) for name, change, words in (
             ("fp16", torch.Tensor.half, "is torch.float16"),
             ("bf16", torch.Tensor.bfloat16, "is torch.bfloat16"),
             ("int8", lambda t: t.to(torch.int8), "is torch.int8"),
@@ -405,17 +405,17 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_what_is_wrong_is_refused_by_name(readers: dict[str, FileReader], tmp_path: Path, name: str) -> None:
     reader, complaints = readers[name], []
-    truth, output = outcome(reader, lambda folder: None, tmp_path / "sound")
-    assert not output
+    truth, message = outcome(reader, lambda folder: None, tmp_path / "sound")
+    assert not message
     blind = [(kind, corruption, "") for kind, corruption in of_every_file(reader)]
     for kind, corruption, words in (*CORRUPTIONS[name], *blind):
-        value, output = outcome(reader, corruption, tmp_path / "copy")
+        value, message = outcome(reader, corruption, tmp_path / "copy")
         accepted = (name, kind) in ACCEPTED or kind.endswith(FLIPPED)
-        if "TRACEBACK" in output:
-            complaints.append(f"{kind}: {output}")
-        elif output and ((name, kind) in ACCEPTED or words not in output or str(tmp_path) not in output):
-            complaints.append(f"{kind}: said {output[:400]}, not {words!r} of {tmp_path}")
-        elif not output and not accepted and (words or not same(value, truth)):
+        if "TRACEBACK" in message:
+            complaints.append(f"{kind}: {message}")
+        elif message and ((name, kind) in ACCEPTED or words not in message or str(tmp_path) not in message):
+            complaints.append(f"{kind}: said {message[:400]}, not {words!r} of {tmp_path}")
+        elif not message and not accepted and (words or not same(value, truth)):
             complaints.append(f"{kind}: taken, and it changes what is read")
     assert not complaints, "\n".join(complaints)
 
@@ -433,8 +433,8 @@ def test_a_byte_order_mark_and_blank_lines_change_nothing(
                 put(path, b"\xef\xbb\xbf" + content + b"\r\n\n")
 
     truth, _ = outcome(reader, lambda folder: None, tmp_path / "sound")
-    value, output = outcome(reader, corruption, tmp_path / "copy")
-    assert not output
+    value, message = outcome(reader, corruption, tmp_path / "copy")
+    assert not message
     assert same(value, truth)
 
 

@@ -32,7 +32,7 @@ class Reader(NamedTuple):
     file: str
     corruptions: st.SearchStrategy[bytes]
     read: Callable[[Path], Any]
-    expected: Callable[[Any, bytes], bool]
+    agrees: Callable[[Any, bytes], bool]
 
 
 TRAJECTORY = {
@@ -66,11 +66,11 @@ def task(name: str) -> dict[str, Any]:
     return {"id": name, "category": "shop", "task": f"buy {name}", "missing_details": details}
 
 
-def expected_row(row: Any, content: bytes) -> bool:
+def row_agrees(row: Any, content: bytes) -> bool:
     return same(row.model_dump(), only_reading(content))
 
 
-def expected_ends(ends: tuple[int, ...], content: bytes) -> bool:
+def ends_agree(ends: tuple[int, ...], content: bytes) -> bool:
     named = only_reading(content).get("eos_token_id")
     return list(ends) == (named if isinstance(named, list) else [] if named is None else [named])
 
@@ -83,12 +83,12 @@ def splits(path: Path) -> RawFiles:
 READERS: dict[str, Reader] = {
     **{
         f"row {model.__name__}": Reader(
-            "row.json", corrupted(row), lambda path, model=model: storage.read_row(path, model), expected_row
+            "row.json", corrupted(row), lambda path, model=model: storage.read_row(path, model), row_agrees
         )
         for model, row in ROWS.items()
     },
     "end tokens": Reader(
-        GENERATION, corrupted({"eos_token_id": [151645, 151643]}), lambda path: end_tokens(path.parent), expected_ends,
+        GENERATION, corrupted({"eos_token_id": [151645, 151643]}), lambda path: end_tokens(path.parent), ends_agree,
     ),
     "vocabulary": Reader(
         word.FILE, corrupted(sorted({*word.GRAMMAR, "colour", "size"})), lambda path: word.load(path.parent),
@@ -115,7 +115,7 @@ def test_what_is_read_is_what_stands_there(folder: Path, name: str, data: st.Dat
     path.write_bytes(content)
     taken, value = law_of(lambda: reader.read(path), names=path.name)
     if taken:
-        assert reader.expected(value, content)
+        assert reader.agrees(value, content)
 
 
 @inputs

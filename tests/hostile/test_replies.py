@@ -35,8 +35,9 @@ def whole_text(completion: dict[str, Any]) -> str:
 def answered_with(status: int, body: bytes) -> Chat:
     """Return a chat whose server always sends the same reply."""
     chat = Chat(ACCESS, Connection(retries=1, patience_seconds=1), sleep=lambda seconds: None)
-    text = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
-    chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=httpx2.Client(transport=text))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(status, content=body))
+    client = httpx2.Client(transport=transport)
+    chat._client = OpenAI(base_url=URL, api_key=ACCESS.key, max_retries=0, http_client=client)
     return chat
 
 

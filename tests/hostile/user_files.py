@@ -121,10 +121,10 @@ def read_image(path: Path) -> np.ndarray[Any, Any]:
     """Return an image's pixels as all that open it see them."""
     digest = images.digest_of(path)
     source = ImageSource({digest: path})
-    displayed = source.open(digest)
-    assert displayed.size == source.size(digest)
-    assert np.array_equal(displayed, images.read_rgb(path))
-    return np.asarray(displayed)
+    image = source.open(digest)
+    assert image.size == source.size(digest)
+    assert np.array_equal(image, images.read_rgb(path))
+    return np.asarray(image)
 
 
 def _rl_data(location: Path, folder: Path, train: list[Example]) -> Callable[[Path], Any]:
@@ -142,11 +142,11 @@ def _rl_data(location: Path, folder: Path, train: list[Example]) -> Callable[[Pa
     examples = folder / "train.jsonl"
 
     def read(copy: Path) -> Any:
-        artefacts = {name: copy / name for name in ("rl_data", "summary", "proposals", "train_pools")}
+        outputs = {name: copy / name for name in ("rl_data", "summary", "proposals", "train_pools")}
         config = ImportRlDataConfig(import_format="g", pool_size=K, pool_seed=0, exclude_same_image=True)
-        import_rl_data(original=copy / "original.json", train_examples=examples, **artefacts, config=config)
-        counted = storage.read_json(artefacts["summary"])
-        return artefacts["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]
+        import_rl_data(original=copy / "original.json", train_examples=examples, **outputs, config=config)
+        counted = storage.read_json(outputs["summary"])
+        return outputs["rl_data"].read_text(), counted["other_accuracies"], counted["duplicate_selections"]
 
     return read
 

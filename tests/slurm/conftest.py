@@ -72,7 +72,7 @@ def wait_until(probe: Callable[[], Any], seconds: float, what: str, run: Run | N
         ended = run is not None and run.process.poll() is not None
         if ended or time.monotonic() > end:
             why = "the run ended before" if ended else f"waited {seconds:g} s for"
-            raise AssertionError(f"{why} {what}\n{run.messages() if run else ''}")
+            raise AssertionError(f"{why} {what}\n{run.report() if run else ''}")
         time.sleep(0.1)
 
 
@@ -132,8 +132,8 @@ class Problem:
     @property
     def strikes(self) -> list[str]:
         """Return the SLURM job ids that it struck, in order."""
-        messages = self.path.with_suffix(".struck")
-        return [line.split()[0] for line in messages.read_text().splitlines()] if messages.exists() else []
+        log = self.path.with_suffix(".struck")
+        return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
 
     def struck(self, times: int = 1) -> Callable[[], bool]:
         return lambda: len(self.strikes) >= times
@@ -154,7 +154,7 @@ class Run:
     def text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def messages(self) -> str:
+    def report(self) -> str:
         """Return the queue and the end of the log."""
         try:
             queue = self.cluster.ask("squeue", "--states=all", "--format", "%i %T %M %r %k")
@@ -174,18 +174,18 @@ class Run:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            messages = self.messages()
+            report = self.report()
             self.kill()
-            raise AssertionError(f"did not end within {seconds:g} s\n{messages}") from None
+            raise AssertionError(f"did not end within {seconds:g} s\n{report}") from None
 
     def succeed(self, seconds: float = 150) -> str:
         """Return the output of a successful run."""
-        assert self.finish(seconds) == 0, self.messages()
+        assert self.finish(seconds) == 0, self.report()
         return self.text()
 
     def fail(self, seconds: float = 150) -> str:
         """Return the output of a failed run."""
-        assert self.finish(seconds) != 0, self.messages()
+        assert self.finish(seconds) != 0, self.report()
         return self.text()
 
 

@@ -37,9 +37,9 @@ def test_the_account_is_checked_and_charged(accounting: Cluster, finished: Proje
     accounting.ask("scancel", held.strikes[0])
     run.succeed()
     require_recovered(project, finished)
-    messages = accounting.ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,Account,State")
+    records = accounting.ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,Account,State")
     states = {
-        job: state for job, account, state in (line.split("|") for line in messages.splitlines()) if account == "test"
+        job: state for job, account, state in (line.split("|") for line in records.splitlines()) if account == "test"
     }
     assert states.pop(held.strikes[0]).startswith("CANCELLED")
     assert list(states.values()) == ["COMPLETED", "COMPLETED"]

@@ -48,13 +48,13 @@ def test_a_failing_job_is_retried_and_reported_while_the_rest_goes_on(
     retries = yaml.safe_load((project.folder / "profiles/slurm/config.yaml").read_text())["retries"]
     assert len(set(problem.strikes)) == 1 + retries
     table = text[text.rindex("failed:") :]
-    for messages in (
+    for part in (
         f"{STAGE}  preset=world, base=2, beta=0, seed=0, epoch=2",
         "FaultError: this job was told to fail",
         f"results/smoke/{epoch('0', 2)}/log.txt",
         f"SLURM job {problem.strikes[-1]}",
     ):
-        assert messages in table, table
+        assert part in table, table
     assert f"{STAGE}  preset=world, base=2, beta=0.15" not in table
     project.same(finished, *whole(epoch("0", 1)), *whole(epoch("0.15", 1)))
     assert not project.results(f"{epoch('0', 2)}/run.json").exists()
@@ -69,7 +69,7 @@ def test_jobs_that_slurm_kills_ask_for_more(project: ClusterProject, finished: P
     longer = project.lay("slow", "hold", STAGE, f"manifest=results/smoke/{slow}/run.json")
     run = project.start("--", f"results/smoke/{greedy}/run.json", f"results/smoke/{slow}/run.json")
     wait_until(lambda: more.strikes and longer.strikes, 120, "both jobs", run)
-    prompts = {job.id: minutes(job) for job in project.cluster.jobs(STAGE)}  # what follows shortens the slow job's
+    limits = {job.id: minutes(job) for job in project.cluster.jobs(STAGE)}  # what follows shortens the slow job's
     project.cluster.ask("scontrol", "update", f"jobid={longer.strikes[0]}", "EndTime=now")
     run.succeed()
     jobs = [job for job in project.cluster.jobs(STAGE) if int(job.id) > before]
@@ -80,5 +80,5 @@ def test_jobs_that_slurm_kills_ask_for_more(project: ClusterProject, finished: P
         assert first.state in states
         assert second.state == "COMPLETED"
         assert megabytes(second) == 2 * megabytes(first)
-        assert minutes(second) == 2 * prompts[first.id]
+        assert minutes(second) == 2 * limits[first.id]
     project.same(finished, *whole(greedy), *whole(slow))

@@ -38,9 +38,9 @@ def require_recovered(project: ClusterProject, finished: Project) -> None:
         assert mine == theirs  # no temporary file, no lock
 
 
-def selected(project: ClusterProject) -> Path:
+def second_name(project: ClusterProject) -> Path:
     """Return a second name of the first epoch's weights; the same file as long as they are not made again."""
-    name = project.folder / "selected"
+    name = project.folder / "second_name"
     name.hardlink_to(project.results(f"{FIRST}/selector.safetensors"))
     return name
 
@@ -102,10 +102,8 @@ def test_a_job_that_outlives_its_node_daemon_writes_alone(project: ClusterProjec
     try:
         wait_until(lambda: state_of(project.cluster, first) == "NODE_FAIL", 60, "the node to be given up", run)
         logs = project.folder / ".snakemake/slurm_logs"
-        messages = f"SLURM job {first},"
-        wait_until(
-            lambda: any(messages in log.read_text() for log in logs.rglob("*.log")), 120, "the second to wait", run
-        )
+        owner = f"SLURM job {first},"
+        wait_until(lambda: any(owner in log.read_text() for log in logs.rglob("*.log")), 120, "the second to wait", run)
         held.release()
         run.succeed()
     finally:
@@ -121,7 +119,7 @@ def test_a_killed_main_process_loses_nothing(project: ClusterProject, finished: 
     first = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", first)
     first.kill()
-    orphan, weights = held.strikes[0], selected(project)
+    orphan, weights = held.strikes[0], second_name(project)
     assert state_of(project.cluster, orphan) == "RUNNING"
     project.snakemake("--unlock")
     assert f"scancel {orphan}" in project.start(*TARGET).fail()
@@ -145,7 +143,7 @@ def test_a_duplicate_leaves_the_artefact_to_its_owner(project: ClusterProject, f
     held = hold(project)
     run = project.start(*TARGET)
     wait_until(held.struck(), 120, "the job", run)
-    weights = selected(project)
+    weights = second_name(project)
     job, process = (project.problems / "held.struck").read_text().split()
     variables = dict(
         word.split("=", 1) for word in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in word
@@ -216,13 +214,13 @@ def test_two_experiments_share_a_ledger(project: ClusterProject, finished: Proje
         )
     for problem, run in zip(problems, runs, strict=True):
         wait_until(problem.struck(), 120, "both jobs", run)
-    prompts = [project.cluster.ask("scontrol", "show", "job", problem.strikes[0]) for problem in problems]
+    requests = [project.cluster.ask("scontrol", "show", "job", problem.strikes[0]) for problem in problems]
     for problem in problems:
         problem.release()
     for run in runs:
         run.succeed()
-    assert "TresPerJob=gres:gpu:1" in prompts[0]
-    assert "TresPerNode=gres:gpu:fake:1" in prompts[1]
+    assert "TresPerJob=gres:gpu:1" in requests[0]
+    assert "TresPerNode=gres:gpu:fake:1" in requests[1]
     assert len(list(shared.glob("*.jsonl"))) == 2
     assert Ledger(shared).disagreements == 0
     answers = f"{batch}/answers.jsonl"

@@ -55,7 +55,7 @@ def test_a_controller_that_does_not_answer_is_waited_for(project: ClusterProject
     project.cluster.script("stop", "slurmctld")
     held.release()
     time.sleep(OUTAGE_SECONDS)
-    assert run.process.poll() is None, run.messages()
+    assert run.process.poll() is None, run.report()
     project.cluster.script("up")
     run.succeed()
     assert len(held.strikes) == 1

@@ -50,4 +50,4 @@ def test_the_cluster_changes_no_byte(
     others = [job for job in jobs if job.state != "COMPLETED"]
     if others:  # a problem of the machine; the bytes are the same all the same
         with capsys.disabled():
-            sys.stderr.write(f"\nfurther attempts after {others}\n{run.messages()}\n")
+            sys.stderr.write(f"\nfurther attempts after {others}\n{run.report()}\n")

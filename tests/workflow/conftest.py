@@ -129,9 +129,9 @@ def finished_once(factory: pytest.TempPathFactory, *, store: bool) -> Project:
     It is made once for all workers of this session, or, in a folder that `LEVER_PIPE_FINISHED` names, once for all
     sessions of the same files.
     """
-    selected = os.environ.get("LEVER_PIPE_FINISHED")
-    location = Path(selected) / digest_of_code() if selected else session_folder(factory)
-    folder = location / ("with_store" if store else "without_store")
+    shared = os.environ.get("LEVER_PIPE_FINISHED")
+    parent = Path(shared) / digest_of_code() if shared else session_folder(factory)
+    folder = parent / ("with_store" if store else "without_store")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not folder.with_suffix(".done").exists():

@@ -1,4 +1,4 @@
-"""Content decides what runs again: not times, not Snakemake's records, and not that something above was made anew."""
+"""Content decides what runs again: not times, not Snakemake's records, and not that something above was made again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(project: Project, *words: str) -> dict[str, int]:
 
 
 @contextmanager
-def selected(path: Path) -> Iterator[bytes]:
+def put_back(path: Path) -> Iterator[bytes]:
     """Put a file back as it was, with its time, after the block."""
     content, stat = path.read_bytes(), path.stat()
     try:
@@ -75,7 +75,7 @@ def selected(path: Path) -> Iterator[bytes]:
 @contextmanager
 def flipped(path: Path) -> Iterator[None]:
     """Flip the last bit of the last tensor for the time of the block; in a file of another time than its job's."""
-    with selected(path) as content:
+    with put_back(path) as content:
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         os.utime(path, (LONG_AGO, LONG_AGO))  # else it would depend on the time since the end of the job
         yield
@@ -203,7 +203,7 @@ class TestContent:
         from safetensors.numpy import load_file, save_file
 
         path = smoke.folder / RCE
-        with selected(path) as content:
+        with put_back(path) as content:
             save_file(load_file(path), path, metadata={"written": "by another program"})
             assert path.read_bytes() != content
             assert smoke.planned() == {}
@@ -232,8 +232,8 @@ class TestCutOff:
     def test_another_command_runs_although_what_it_reads_comes_out_the_same(self, smoke: Project) -> None:
         line = "python -m lever_pipe initialise_selector {params.files:q}"
         with smoke.edited("workflow/rules/training.smk", line, line.replace(" {params", "  {params")):
-            artefacts = run(smoke, "--forcerun", "prepare_examples", "--", INITIAL)
-        assert artefacts.keys() == {"prepare_examples", "initialise_selector"}
+            started = run(smoke, "--forcerun", "prepare_examples", "--", INITIAL)
+        assert started.keys() == {"prepare_examples", "initialise_selector"}
         assert run(smoke, "--", INITIAL) == {"initialise_selector": 1}
 
 
@@ -242,7 +242,7 @@ class TestRecords:
         manifests = list((smoke.folder / RESULTS).rglob("*run.json"))
         with ExitStack() as files:
             for manifest in manifests:
-                content = json.loads(files.enter_context(selected(manifest)))
+                content = json.loads(files.enter_context(put_back(manifest)))
                 content["versions"]["torch"] = "2.0.0"
                 manifest.write_text(json.dumps(content))
             planned, computing = (
@@ -340,7 +340,7 @@ class Own:
     def exchanged(self, split: str, change: Callable[[Path, Path], object]) -> Iterator[Path]:
         """Change the first image, given another one, for the time of the block."""
         image, *others = self.images(split)
-        with selected(image):
+        with put_back(image):
             try:
                 change(image, others[change is _link])  # each change has unique content, so no store has it yet
                 yield image
@@ -492,7 +492,7 @@ rule own:
 """
 
 
-def test_a_rule_without_a_run_manifest_is_snakemakes_own_affair(smoke: Project) -> None:
+def test_a_rule_without_a_manifest_is_snakemakes_own_affair(smoke: Project) -> None:
     """Times and records decide of it, and of nothing that it reads."""
     snakefile = smoke.folder / "Snakefile"
     text = snakefile.read_text()

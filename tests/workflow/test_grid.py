@@ -85,8 +85,8 @@ def test_a_selector_of_ones_own_stands_next_to_the_others(grid: Project) -> None
     train, queries = (
         list(map(json.loads, (examples / f"{n}.jsonl").read_text().splitlines())) for n in ("train", "eval")
     )
-    displayed = " ".join(str(example["question_id"]) for example in train[:2])
-    lines = [f"mine,{query['question_id']},{displayed}" for query in queries]
+    demonstrations = " ".join(str(example["question_id"]) for example in train[:2])
+    lines = [f"mine,{query['question_id']},{demonstrations}" for query in queries]
     (grid.folder / "mine.csv").write_text("\n".join(["policy,question_id,demonstrations", *lines]) + "\n")
     with grid.edited(CONFIG, "  transfer", "  policies: {mine: {selections: {world: mine.csv}}}\n  transfer"):
         assert grid.planned() == {"select_own": 1, "answer_prompts": 1, "score_answers": 1, **PAGE}

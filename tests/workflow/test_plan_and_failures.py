@@ -76,9 +76,9 @@ def test_each_failed_job_is_told_with_its_reason_however_quiet_the_run(tmp_path:
     """`bad`, `gone` and `killed` fail twice; `late` succeeds at its second attempt; only `after` needs a failed job."""
     text = run(tmp_path, "--keep-going", "--retries", "1", *quiet)
     table = text.rpartition("3 jobs failed:")[2]
-    for rule, messages in (("bad", "ConfigError: expected a; found b. Do c."), ("gone", "gone.txt (missing locally")):
+    for rule, message in (("bad", "ConfigError: expected a; found b. Do c."), ("gone", "gone.txt (missing locally")):
         (lines,) = re.findall(rf"\n{rule}  .*attempts: 2\n((?:    .*\n)*)", table)
-        assert messages in lines
+        assert message in lines
     assert re.search(r"\nkilled  .*attempts: 2\n +SIGKILL: mostly for want of memory", table)
     assert "late" not in table
     assert "name=x" in text
@@ -95,11 +95,9 @@ def test_the_workflow_ends_with_the_table(project: Project) -> None:
     words = ["--cores", "2", "--retries", "1", "--keep-going", "--quiet", "all"]
     done = project.call(*SMOKE, *words, "--", "results/smoke/lever/embeddings/train.run.json")
     assert done.returncode == 1
-    messages = done.stdout.rpartition("1 job failed:")[2]
-    assert re.search(r"prepare_examples  .*attempts: 2\n(?: .*\n)*? +ValueError: no such question\n", messages), (
-        messages
-    )
-    assert "log: results/smoke/lever/examples/train.log.txt\n" in messages
+    table = done.stdout.rpartition("1 job failed:")[2]
+    assert re.search(r"prepare_examples  .*attempts: 2\n(?: .*\n)*? +ValueError: no such question\n", table), table
+    assert "log: results/smoke/lever/examples/train.log.txt\n" in table
 
 
 def planned(project: Project, *words: str) -> dict[str, Any]:

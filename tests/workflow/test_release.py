@@ -75,15 +75,15 @@ def released_of(smoke: Project, tmp_path_factory: pytest.TempPathFactory) -> dic
     """Release policies and agents, and run the Python of each model card next to its folder, and then more."""
     outs, model_cards, calls = [], [], []
     for policy, checkpoint, then in RELEASED.values():
-        others = tmp_path_factory.mktemp("released")
+        parent = tmp_path_factory.mktemp("released")
         words = ("--license", "apache-2.0", "--checkpoint", checkpoint, "--configfile", "config/smoke.yaml")
         with chdir(smoke.folder):
-            assert main(["release", policy, str(others / "out"), *words]) == 0
-        outs.append(others / "out")
-        model_cards.append(ModelCard.load(others / "out/README.md"))
+            assert main(["release", policy, str(parent / "out"), *words]) == 0
+        outs.append(parent / "out")
+        model_cards.append(ModelCard.load(parent / "out/README.md"))
         (lines,) = re.findall(r"```python\n(.*?)```", model_cards[-1].text, re.DOTALL)
-        calls.append((str(others), lines + then))
-        put_evaluation(smoke, others)
+        calls.append((str(parent), lines + then))
+        put_evaluation(smoke, parent)
     call = [sys.executable, "-c", ALL_OF_THEM, json.dumps(calls)]
     done = subprocess.run(call, cwd=outs[0], env=smoke.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -113,8 +113,8 @@ def put_evaluation(project: Project, folder: Path) -> None:
     examples = storage.read_examples(project.folder / LEVER / "examples/eval.jsonl")
     for name in {example.image for example in examples}:
         (folder / name).symlink_to(next((project.folder / "results/smoke/world").rglob(name)))
-    prompts = [(example.question_id, example.question, example.image) for example in examples]
-    (folder / "asked.json").write_text(json.dumps(prompts))
+    asked = [(example.question_id, example.question, example.image) for example in examples]
+    (folder / "asked.json").write_text(json.dumps(asked))
 
 
 @pytest.mark.parametrize("policy", [RCE, GRPO])
@@ -125,9 +125,9 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
     require_fit_for_others(smoke, out, model_card)
     queries = storage.read_examples(smoke.folder / LEVER / "examples/eval.jsonl")
     study, train = smoke.folder / LEVER, storage.read_examples(smoke.folder / LEVER / "examples/train.jsonl")
-    location = {example.question_id: example.example_id for example in train}
+    example_ids = {example.question_id: example.example_id for example in train}
     chosen = [
-        Selection(query_id=query.example_id, demonstrations=tuple(location[name] for name in names))
+        Selection(query_id=query.example_id, demonstrations=tuple(example_ids[name] for name in names))
         for query, names in zip(queries, found["pool"], strict=True)
     ]
     assert chosen == storage.read_rows(study / policy / "selections.jsonl", Selection)
@@ -147,17 +147,17 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
         config=ScoreAnswersConfig(**json.loads((scored / "scores.run.json").read_text())["config"] | own),
     )
     assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if cell.policy.name == policy]
-    messages = {
+    reported = {
         (r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in model_card.data.eval_results
     }
-    assert len(messages) == len(cells) == 4
+    assert len(reported) == len(cells) == 4
     for cell in cells:
         key = f"first {cell.samples} evaluation questions", f"VQA accuracy in percent, shots: {cell.shots}"
         where = {"samples": str(cell.samples), "shots": str(cell.shots)}
         row = lines_of(study / "tables/intervals.csv", group=group_of(policy), **where)[0]
         mean = {"mean_of_runs": float(row["accuracy"]), "runs": int(row["n_runs"])}
-        assert messages[key][0] == pytest.approx(cell.accuracy, rel=1e-8, abs=0)
-        assert messages[key][1] == mean | {"low": float(row["low"]), "high": float(row["high"])}
+        assert reported[key][0] == pytest.approx(cell.accuracy, rel=1e-8, abs=0)
+        assert reported[key][1] == mean | {"low": float(row["low"]), "high": float(row["high"])}
 
 
 @pytest.mark.parametrize("checkpoint", ["last", "best"])
@@ -166,26 +166,24 @@ def test_a_released_agent_plays_the_held_out_tasks_as_it_was_evaluated(
 ) -> None:
     out, model_card, found = released_of[checkpoint]
     require_fit_for_others(smoke, out, model_card)
-    artefacts = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in artefacts]
+    lines = (smoke.folder / AGENTS / AGENT / "test/evaluations.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     assert found == [row for row in rows if row["checkpoint"] == checkpoint]
-    messages = {result.metric_name: result for result in model_card.data.eval_results}
-    assert len(messages) == 4
+    reported = {result.metric_name: result for result in model_card.data.eval_results}
+    assert len(reported) == 4
     for mode in ("greedy", "sampled"):
         value = next(row["values"]["reward"] for row in rows if (row["checkpoint"], row["mode"]) == (checkpoint, mode))
-        assert messages[f"{mode} reward"].metric_value == pytest.approx(value, rel=1e-8, abs=1e-12)
+        assert reported[f"{mode} reward"].metric_value == pytest.approx(value, rel=1e-8, abs=1e-12)
         endpoint = f"test_reward_{mode}_{checkpoint}"
         mean = lines_of(smoke.folder / AGENTS / "tables/endpoints.csv", arm="baseline", endpoint=endpoint, seed="")[0]
-        assert messages[f"{mode} reward"].metric_args["low"] == float(mean["low"])
+        assert reported[f"{mode} reward"].metric_args["low"] == float(mean["low"])
 
 
 def test_a_score_is_the_seeds_own_and_the_interval_that_of_all_its_runs(tmp_path: Path) -> None:
-    messages = {"subset": "test", "mode": "greedy", "n": 8, "low": -1.0, "high": 9.0}
+    common = {"subset": "test", "mode": "greedy", "n": 8, "low": -1.0, "high": 9.0}
     values = {"arm~a/seed~0": 1.0, "arm~a/seed~1": 3.0, "arm~a": 2.0, "arm~b/seed~0": 5.0, "arm~b": 6.0}
     rows = [
-        EvidenceRow("intention", of, "reward", values[of], at=at, **messages)
-        for of in values
-        for at in ("last", "best")
+        EvidenceRow("intention", of, "reward", values[of], at=at, **common) for of in values for at in ("last", "best")
     ]
     rows += [EvidenceRow("intention", of, "kl", 7.0, at="last", subset="train") for of in values]
     write_evidence(tmp_path / "report/evidence.csv", rows)
@@ -240,7 +238,7 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
 
 
 @pytest.mark.parametrize(
-    ("words", "messages"),
+    ("words", "message"),
     [
         (["preset~world/rce/epoch~2", "out"], f"Did you mean '{RCE}'?"),
         (["arm~bundel/seed~0", "out"], "Did you mean 'arm~bundle/seed~0'?"),
@@ -251,20 +249,20 @@ def test_every_selector_chooses_as_the_stage_that_selects(smoke: Project, folder
     ],
 )  # fmt: skip
 def test_what_cannot_be_released_is_told(
-    smoke: Project, refused: Callable[..., str], words: list[str], messages: str
+    smoke: Project, refused: Callable[..., str], words: list[str], message: str
 ) -> None:
-    assert messages in refused(*words)
+    assert message in refused(*words)
     assert not (smoke.folder / "out").exists()
 
 
 @pytest.fixture
 def refused(smoke: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def messages(*words: str) -> str:
+    def refusal(*words: str) -> str:
         monkeypatch.chdir(smoke.folder)
         assert main(["release", *words, "--license", "mit", "--configfile", "config/smoke.yaml"]) == 2
         return capsys.readouterr().err
 
-    return messages
+    return refusal
 
 
 def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smoke: Project, folder: Path) -> None:
@@ -275,12 +273,10 @@ def test_a_pool_is_the_evaluations_kind_and_what_cannot_be_selected_is_told(smok
     for wrong in (pool[:1] * 2, (*pool, 0)):
         with pytest.raises(ConfigError, match=rf"pool: .* each once; found {wrong[-1]}\."):
             policy.select("what is its color?", image, 1, pool=wrong)
-    of, displayed = policy.settings.pools, next(iter(policy.examples.values()))
-    others = {name for name, example in policy.examples.items() if example.image_digest != displayed.image_digest}
+    of, query = policy.settings.pools, next(iter(policy.examples.values()))
+    others = {name for name, example in policy.examples.items() if example.image_digest != query.image_digest}
     policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update={"size": len(others)})})
-    found = policy.select(
-        displayed.question, next((smoke.folder / "results/smoke/world").rglob(displayed.image)), len(others)
-    )
+    found = policy.select(query.question, next((smoke.folder / "results/smoke/world").rglob(query.image)), len(others))
     assert {example.question_id for example in found} == others, "none that shows the image"
     for pools, error in (({"size": 601}, DataError), ({"encoder": EncoderSettings(model="other")}, ConfigError)):
         policy.settings = policy.settings.model_copy(update={"pools": of.model_copy(update=pools)})

@@ -36,7 +36,7 @@ from .counts import (
     TRAINED_AGENTS,
     WITHOUT_CONTROLS,
 )
-from .test_contents_decide import LONG_AGO, selected
+from .test_contents_decide import LONG_AGO, put_back
 
 pytestmark = pytest.mark.workflow
 
@@ -226,7 +226,7 @@ def confirmed(smoke: Project) -> AbstractContextManager[None]:
 def test_other_pixels_and_raw_data_of_an_older_time_are_read_again(smoke: Project) -> None:
     """Pixels of the evaluation's images, and annotations of the train questions."""
     world = smoke.folder / "results/smoke/world"
-    with selected(world / "val.sha256") as listing, selected(annotations := world / TRAIN_ANNOTATIONS) as content:
+    with put_back(world / "val.sha256") as listing, put_back(annotations := world / TRAIN_ANNOTATIONS) as content:
         (world / "val.sha256").write_bytes(listing.replace(b"0", b"1", 1))
         annotations.write_bytes(content + b"\n")
         os.utime(annotations, (LONG_AGO, LONG_AGO))

@@ -30,8 +30,8 @@ GRPO = "preset~world/grpo/base~2/beta~0.15/seed~0/epoch~2"
 @contextmanager
 def replaced(path: Path) -> Iterator[None]:
     """Put a selector with two other tensors in a file's place for the time of the block."""
-    selected = path.with_suffix(".kept")
-    shutil.copy2(path, selected)
+    original = path.with_suffix(".kept")
+    shutil.copy2(path, original)
     tensors = load_file(path)
     for name in sorted(tensors)[:2]:
         tensors[name] = np.asarray(tensors[name]) + 1
@@ -39,7 +39,7 @@ def replaced(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.replace(selected, path)  # noqa: PTH105 - with its times
+        os.replace(original, path)  # noqa: PTH105 - with its times
 
 
 def why(project: Project, *words: str) -> str:
@@ -75,14 +75,14 @@ def test_a_setting_and_an_edit_are_named(smoke: Project) -> None:
 
 
 def test_a_cell_leads_to_its_run_and_to_no_other(smoke: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    displayed = json.loads((smoke.folder / RESULTS / "report/index.json").read_text())["tables"]["modes"]
+    table = json.loads((smoke.folder / RESULTS / "report/index.json").read_text())["tables"]["modes"]
     evidence = (smoke.folder / RESULTS / "report/evidence.csv").read_text().splitlines()
-    column = displayed["columns"].index("Accuracy (%)")
-    printed = [int(cells[column][0].removeprefix("e")) for cells in displayed["cells"]]
+    column = table["columns"].index("Accuracy (%)")
+    printed = [int(cells[column][0].removeprefix("e")) for cells in table["cells"]]
     line = next(line for line in printed if "/on_policy/base~2/beta~1/" in evidence[line - 1])
-    location = f"modes:{printed.index(line) + 1}:Accuracy (%)"
+    cell = f"modes:{printed.index(line) + 1}:Accuracy (%)"
     monkeypatch.chdir(smoke.folder)
-    found = traced_back(location, Path(RESULTS))
+    found = traced_back(cell, Path(RESULTS))
     (quantity,), (source,) = found.rows, found.sources
     path, _, measured = source.rpartition(":")
     assert (quantity.line, path) == (line, f"{LEVER}/tables/intervals.csv")

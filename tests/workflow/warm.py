@@ -164,9 +164,9 @@ def _borrow(lender: bytes) -> None:
             return subprocess.Popen(command, pass_fds=pass_fds, env=env)
         with socket.socket(socket.AF_UNIX) as asking:
             asking.connect(lender)
-            messages = {"folder": str(Path.cwd()), "environment": env, "modules": command[4:]}
+            request = {"folder": str(Path.cwd()), "environment": env, "modules": command[4:]}
             socket.send_fds(asking, [b" "], pass_fds)
-            asking.sendall(json.dumps(messages).encode())
+            asking.sendall(json.dumps(request).encode())
         return SimpleNamespace(wait=lambda: None)
 
     def begun(server: Any, *words: Any) -> None:

@@ -77,8 +77,8 @@ def groups_of_grpo(wildcards):
 
 def draws_to_replay(wildcards):
     """Return the samples of on-policy GRPO in the same epoch, if a preset's offline GRPO replays them."""
-    sampled = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
-    return [sampled] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
+    path = f"{ON_POLICY}/draws.safetensors".format(**{**wildcards, "objective": "on_policy", "beta": "0"})
+    return [path] if EXPERIMENT.presets[wildcards.preset].grpo.replays else []
 
 
 def grpo_priority(wildcards):
@@ -91,8 +91,8 @@ def grpo_priority(wildcards):
 
 def selector_to_evaluate(wildcards):
     """Return the selector that a job evaluates; a transferred one is in the folder of its training setting."""
-    location, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
-    return f"{SETTING.format(**location)}/{policy}/selector.safetensors"
+    home, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
+    return f"{SETTING.format(**home)}/{policy}/selector.safetensors"
 
 
 def own_selections(wildcards):

@@ -48,8 +48,8 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
     name = f"answers of {lvlm.model}"
     yield ok(name, f"by plugin {config.engine} on {device} (lvlm.engine: {lvlm.engine})")
     try:
-        with tempfile.TemporaryDirectory() as artefacts:
-            paths = _raw_files(experiment, folder, Path(artefacts))
+        with tempfile.TemporaryDirectory() as generated:
+            paths = _raw_files(experiment, folder, Path(generated))
             train = read_train(paths, experiment.data).examples
             wording, demonstrations = Wording(lvlm.prompt), train[count + 1 :]
             begin, *requests = [
@@ -67,7 +67,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
                 yield ok(f"plugin {engine}", f"{count} prompts in {seconds:.1f} s, {count / seconds:.1f} a second")
             if lvlm.is_served and experiment.rl_data.is_answered:
                 model.run([LvlmRequest(begin.prompt, (train[0].answer,))])
-                yield ok("probabilities of given answers", "messages")
+                yield ok("probabilities of given answers", "returned")
     except LeverPipeError as refusal:
         yield refused(name, refusal)
         return
@@ -111,13 +111,13 @@ def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     return ok(check, f"{ending}; an answer ends with {end!r}")
 
 
-def _raw_files(experiment: Experiment, folder: Path, artefacts: Path) -> VqaFilePaths:
+def _raw_files(experiment: Experiment, folder: Path, generated: Path) -> VqaFilePaths:
     """Return the files of the train questions; generate those of the embedded world."""
     data = experiment.data
     if data.source == "files":
         files = data.files
         names = (files.train_questions, files.train_annotations, files.train_images)
         return VqaFilePaths(*(folder / name for name in names))
-    paths = VqaFilePaths(artefacts / "questions.json", artefacts / "annotations.json", artefacts / "images")
+    paths = VqaFilePaths(generated / "questions.json", generated / "annotations.json", generated / "images")
     write_raw_files(data.world, "train", **asdict(paths))
     return paths

@@ -40,7 +40,6 @@ TEMPLATED = ("hf", "vllm")
 """Plugins of `lever_pipe/lvlms` that use the folder's chat template for prompts."""
 TOKENIZERS = {"hf": ("tokenizer.json", "vocab.json", "tokenizer.model"), "word": ("words.json",)}
 """Plugin of `lever_pipe/intention/codecs` -> files of which it needs one."""
-WORLD = PurePath("resources/world")
 PUBLISHED: Mapping[str, str] = {
     "Qwen2.5-VL-3B-Instruct": "Qwen/Qwen2.5-VL-3B-Instruct",
     "Qwen3-VL-2B-Instruct": "Qwen/Qwen3-VL-2B-Instruct",
@@ -72,9 +71,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
     """
     ledger = folder / plan.ledger_folder(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
-    # Check a folder once, under the first of its keys: in reversed order, the first one overwrites the others.
-    models = {model.folder: model for model in reversed(loaded_here(experiment))}
-    for model in reversed(models.values()):
+    for model in loaded_here(experiment):
         if not _any(rules, set(model.rules)):
             continue
         whole = model_folder(experiment, model, folder)
@@ -83,7 +80,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
             continue
         problems = list(chat_templates(experiment, model, folder))
         yield from problems
-        is_own = not PurePath(model.folder).is_relative_to(WORLD)  # tests cover the embedded ones
+        is_own = not plan.is_embedded(model.folder)  # tests cover the embedded ones
         if model.rules == sizing.ASKING and rules is None and is_own and not problems and TRANSFORMERS:
             from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
@@ -97,15 +94,22 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
 
 
 def loaded_here(experiment: Experiment) -> list[LoadedModel]:
-    """Return the models that jobs load; an external trainer loads the agent by its own configuration."""
+    """Return the models that jobs load, each folder once, under the first of its keys.
+
+    An external trainer loads the agent by its own configuration.
+    """
     is_native = experiment.intention.engine == "native"
-    return [model for model in sizing.loaded(experiment) if is_native or model.key != AGENT]
+    models: dict[str, LoadedModel] = {}
+    for model in sizing.loaded(experiment):
+        if is_native or model.key != AGENT:
+            models.setdefault(model.folder, model)
+    return list(models.values())
 
 
 def repository_of(name: str) -> str:
     """Return a model folder's repository on the hub, for a known name or the form OWNER/NAME; otherwise empty."""
     path = PurePath(name)
-    is_own = path.is_relative_to(MODELS) or path.is_relative_to(WORLD)
+    is_own = path.is_relative_to(MODELS) or plan.is_embedded(name)
     return PUBLISHED.get(path.name, name if HUB_NAME.fullmatch(name) and not is_own else "")
 
 
@@ -127,7 +131,7 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
         return ok(f"{key} {name}", "whole")
     if model_folders.has_bin_only(folder / name):
         expected, do = "weights as safetensors", f"Make them: {model_folders.CONVERT} {name}"
-    elif PurePath(name).is_relative_to(WORLD):
+    elif plan.is_embedded(name):
         expected, do = "a whole model folder", f"Bring it again: git checkout -- {name}"
     else:
         expected, repository = "a whole model folder", repository_of(name)
@@ -147,9 +151,9 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
             yield problem(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-        prompts = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
+        templated = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
-        for system in dict.fromkeys(lvlm.prompt.system for lvlm in prompts if template):
+        for system in dict.fromkeys(lvlm.prompt.system for lvlm in templated):
             if template and (found := template.problem_of_system(system)):
                 expected, do = of_system(system)
                 yield problem(check, expected, found=found, do=do)
@@ -189,11 +193,8 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
         if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
         seen.add(device)  # one outcome per disk
-        free, check, do = (
-            shutil.disk_usage(location).free,
-            f"disk of {folder}",
-            "Set results or store.folder to another disk.",
-        )
+        free, check = shutil.disk_usage(location).free, f"disk of {folder}"
+        do = "Set results or store.folder to another disk."
         try:
             with tempfile.TemporaryFile(dir=location):
                 pass

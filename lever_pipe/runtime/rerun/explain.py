@@ -84,10 +84,10 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
     """Return (index, distance) of the targets and of all planned jobs upstream of them, nearest first."""
     distance = dict.fromkeys(targets, 0)
     queue = list(targets)  # grows during the loop: a breadth-first search, so the first distance is the shortest
-    for location in queue:
-        for other in explained[location].follows:
+    for index in queue:
+        for other in explained[index].follows:
             if other not in distance:
-                distance[other] = distance[location] + 1
+                distance[other] = distance[index] + 1
                 queue.append(other)
     return sorted(distance.items(), key=lambda item: (item[1], item[0]))
 
@@ -95,11 +95,11 @@ def walk(explained: Sequence[Explained], targets: Sequence[int]) -> list[tuple[i
 def _causes(job: PlannedJob, artefact: Artefact | None, results: Path) -> Iterator[Cause]:
     """Yield a job's causes in its outputs, configuration, code and libraries, but not in triggers or inputs."""
     missing = [path for path in job.outputs if not Path(path).exists()]
-    origin = [path for path in job.outputs if path not in missing]
-    if artefact is None and not origin:
+    existing = [path for path in job.outputs if path not in missing]
+    if artefact is None and not existing:
         yield Cause("there is none here yet", "missing output")
     elif artefact is None:
-        yield Cause(f"it has no manifest, so it may be incomplete ({first(origin)})", "incomplete output")
+        yield Cause(f"it has no manifest, so it may be incomplete ({first(existing)})", "incomplete output")
     elif artefact.origin is None:
         yield Cause(f"the manifest {artefact.manifest} cannot be read", "unreadable manifest")
     else:

@@ -40,11 +40,11 @@ def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[
         digests: digests of files; they are saved if an image had to be read.
     """
     folder = _folder(data, split)
-    prompts = _splits.asked_images(_questions(data, split), data, split, with_spares=True)
-    if prompts is None:  # the reader does not list its images: take the whole folder
+    by_image = _splits.asked_images(_questions(data, split), data, split, with_spares=True)
+    if by_image is None:  # the reader does not list its images: take the whole folder
         names = [str(file.relative_to(folder)) for file in contents.files_below(folder)]
     else:
-        names = list(prompts)
+        names = list(by_image)
     found = _digests_of(folder, names, digests)
     if not path.is_file() or storage.read_listing(path) != found:
         storage.write_listing(path, found)
@@ -55,11 +55,11 @@ def write_listing(path: Path, data: Data, split: str, digests: Digests) -> dict[
 def missing(data: Data, split: str, folder: Path = Path()) -> str:
     """Return the missing images of a split, each with its first question; empty if there are none."""
     images, questions = folder / _folder(data, split), folder / _questions(data, split)
-    prompts = _splits.asked_images(questions, data, split) or {}
+    by_image = _splits.asked_images(questions, data, split) or {}
     return first(
         [
             f"{images / name} (question {question.question_id}, entry {question.entry} of {questions})"
-            for name, question in prompts.items()
+            for name, question in by_image.items()
             if not os.path.isfile(os.path.join(images, name))  # noqa: PTH113, PTH118 - 80,000 times
         ]
     )

@@ -88,8 +88,8 @@ class Skipping:
             elif decision.is_complete(**decision.call_of(job), digests=digests):
                 skipped[job] = UNCHANGED
             else:
-                key, _, origin = self._key_of(job, digests)
-                work = self._store.find(key, origin, versions=self._versions) if self._store and key else None
+                key, _, outputs = self._key_of(job, digests)
+                work = self._store.find(key, outputs, versions=self._versions) if self._store and key else None
                 if work is None:
                     running.add(job)
                 else:
@@ -120,9 +120,8 @@ class Skipping:
         if decision.is_complete(**decision.call_of(job), digests=self._digests):
             _let_stand(job)
             return UNCHANGED
-        if (
-            self._store is None or ownership.owner_of(manifest) is not None
-        ):  # a job of a killed run may still write the outputs
+        # A job of a killed run may still write the outputs.
+        if self._store is None or ownership.owner_of(manifest) is not None:
             return ""
         key, inputs, outputs = self._key_of(job, self._digests)
         # First, because a crash between the two steps must not leave a valid manifest next to other outputs.
@@ -160,21 +159,21 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
     return is_complete
 
 
-_requests: list[Callable[[Job], bool]] = []
+_conditions: list[Callable[[Job], bool]] = []
 """Conditions of this process's executors to skip a job. Snakemake creates executors before `onstart` from its own
 settings, without this workflow's configuration, so they read this list. It stays empty in other workflows."""
 
 
 def skip_if(is_complete: Callable[[Job], bool]) -> None:
     """Set the condition on which the executors of this process skip a job."""
-    _requests[:] = [is_complete]
+    _conditions[:] = [is_complete]
 
 
 def report_completed(executor: Executor, jobs: list[Job]) -> list[Job]:
     """Report skipped jobs as successful, and return the others."""
     left = []
     for job in jobs:
-        if any(is_complete(job) for is_complete in _requests):
+        if any(is_complete(job) for is_complete in _conditions):
             executor.report_job_success(SubmittedJobInfo(job))
         else:
             left.append(job)
@@ -204,8 +203,8 @@ class _Foreseen(Digests):
                 later = self._later[location]
                 if later is None:
                     raise FileNotFoundError(path)
-                selected, whole = later
-                return whole if name == location else self._now.of(selected / os.path.relpath(name, location))
+                stored, whole = later
+                return whole if name == location else self._now.of(stored / os.path.relpath(name, location))
         return self._now.of(path)
 
     def note(self, job: Job, work: Work) -> None:

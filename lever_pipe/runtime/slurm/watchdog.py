@@ -84,8 +84,8 @@ class Watchdog:
             active: the jobs of this round.
             yielded: those that the plugin considers active.
         """
-        selected = {job.external_jobid for job in yielded}
-        forgotten = [job for job in active if job.external_jobid not in selected | self.ended]
+        yielded_ids = {job.external_jobid for job in yielded}
+        forgotten = [job for job in active if job.external_jobid not in yielded_ids | self.ended]
         if forgotten:
             names = ", ".join(job.external_jobid for job in forgotten)
             log.warning(f"no status of the SLURM jobs {names} in this round; they are queried again")

@@ -81,10 +81,10 @@ def strike(path: Path, problem: dict) -> None:
 
 def requested_megabytes() -> int:
     """Return what this job asked for per node."""
-    displayed = subprocess.run(
+    output = subprocess.run(
         ["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]], capture_output=True, text=True, timeout=20, check=True
     ).stdout
-    number, unit = re.search(r"MinMemoryNode=([\d.]+)([MG])", displayed).groups()
+    number, unit = re.search(r"MinMemoryNode=([\d.]+)([MG])", output).groups()
     return int(float(number) * (1024 if unit == "G" else 1))
 
 

@@ -52,36 +52,36 @@ KEEPING = {
 }
 
 
-def specials(text: str) -> ChatTemplate:
+def template_of(text: str) -> ChatTemplate:
     return ChatTemplate(text, (("bos_token", "<s>"),))
 
 
 @pytest.mark.parametrize(("name", "text"), REFUSING.items())
 def test_a_refused_system_turn_is_a_problem_and_none_is_sound(name: str, text: str) -> None:
-    assert specials(text).problem_of_system("be brief").startswith("one that refuses a system turn (")
-    assert specials(text).problem_of_system("") == specials(text).problem_of_system(None) == ""
+    assert template_of(text).problem_of_system("be brief").startswith("one that refuses a system turn (")
+    assert template_of(text).problem_of_system("") == template_of(text).problem_of_system(None) == ""
 
 
 @pytest.mark.parametrize(("name", "text"), DROPPING.items())
 def test_a_dropped_system_text_is_a_problem_and_none_is_sound(name: str, text: str) -> None:
-    assert specials(text).problem_of_system("be brief") == "one that leaves the system text out"
-    assert specials(text).problem_of_system("") == specials(text).problem_of_system(None) == ""
+    assert template_of(text).problem_of_system("be brief") == "one that leaves the system text out"
+    assert template_of(text).problem_of_system("") == template_of(text).problem_of_system(None) == ""
 
 
 @pytest.mark.parametrize(("name", "text"), ADDING.items())
 def test_an_added_text_is_a_problem_where_none_is_wanted(name: str, text: str) -> None:
-    assert specials(text).problem_of_system("").startswith("one that adds its own (")
-    assert specials(text).problem_of_system(" be brief\n") == specials(text).problem_of_system(None) == ""
+    assert template_of(text).problem_of_system("").startswith("one that adds its own (")
+    assert template_of(text).problem_of_system(" be brief\n") == template_of(text).problem_of_system(None) == ""
 
 
 @pytest.mark.parametrize(("name", "text"), KEEPING.items())
 def test_a_template_that_keeps_the_text_is_sound(name: str, text: str) -> None:
-    assert {specials(text).problem_of_system(system) for system in ("be brief", "", None)} == {""}
+    assert {template_of(text).problem_of_system(system) for system in ("be brief", "", None)} == {""}
 
 
 @pytest.mark.parametrize("text", ["{{ 1 / 0 }}", "{% for %}", "{{ raise_exception('no images') }}"])
 def test_what_fails_at_more_than_the_system_turn_is_left_to_other_checks(text: str) -> None:
-    assert {specials(text).problem_of_system(system) for system in ("be brief", "", None)} == {""}
+    assert {template_of(text).problem_of_system(system) for system in ("be brief", "", None)} == {""}
 
 
 def test_a_template_is_found_where_the_library_finds_it(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("corruption", "messages"),
+    ("corruption", "message"),
     [
         (lambda folder: shutil.rmtree(folder), "no such folder"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer.json"),
@@ -75,11 +75,11 @@ def test_a_sharded_folder_is_whole(folder: Path) -> None:
         (lambda folder: (folder / model_folders.INDEX).unlink(), "no model.safetensors"),
     ],
 )
-def test_each_corruption_is_the_one_problem(folder: Path, corruption: Callable[[Path], object], messages: str) -> None:
+def test_each_corruption_is_the_one_problem(folder: Path, corruption: Callable[[Path], object], message: str) -> None:
     corruption(folder)
     problems = model_folders.problems_of(folder, files=FILES)
     assert len(problems) == 1
-    assert messages in problems[0]
+    assert message in problems[0]
 
 
 def test_a_folder_without_weights_or_tokenizer_says_so(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ import benchmarks.answering
 
 
 def run(code: str, **environment: str) -> str:
-    selected = {name: value for name, value in os.environ.items() if name not in (*PORTABLE, MODE)}
+    inherited = {name: value for name, value in os.environ.items() if name not in (*PORTABLE, MODE)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, env=selected | environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+        command, env=inherited | environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

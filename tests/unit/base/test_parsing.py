@@ -11,7 +11,7 @@ from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 
 def lines(values: Any) -> list[str]:
-    """Return the lines of the ConfigError, one for each fault."""
+    """Return the lines of the ConfigError, one for each problem."""
     with pytest.raises(ConfigError) as problem:
         parse_experiment(values)
     head, *messages = str(problem.value).split("\n  ")
@@ -154,8 +154,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("values", "line"), RULES, ids=[line.split(":")[0] for _, line in RULES])
 def test_a_broken_rule_is_the_one_problem_and_says_what_to_do(values: dict[str, Any], line: str) -> None:
-    (messages,) = lines(values)
-    assert messages.startswith(line)
+    (message,) = lines(values)
+    assert message.startswith(line)
     with pytest.raises(ValueError, match=r"(rules_broken|value_error)"):  # built directly, an experiment is guarded too
         Experiment(**values)
 

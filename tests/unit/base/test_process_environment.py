@@ -61,7 +61,7 @@ def test_packages_of_another_python_do_not_hide_ours(tmp_path: Path) -> None:
 
 
 def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) -> None:
-    selected = {
+    kept = {
         "CUDA_VISIBLE_DEVICES": "1",
         "HF_HOME": "/proc/shared",
         "HF_TOKEN": "a",
@@ -81,9 +81,9 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
         "TEMP": "/proc/none",
         "TMP": "",
     }
-    environment = selected | broken | {"MPLBACKEND": "Qt5Agg"}
+    environment = kept | broken | {"MPLBACKEND": "Qt5Agg"}
     process_environment.apply(environment)
-    assert environment == selected | {"MPLBACKEND": "agg"}
+    assert environment == kept | {"MPLBACKEND": "agg"}
 
 
 def test_a_notebook_keeps_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,12 +211,12 @@ def test_the_versions_that_can_move_a_number_are_recorded() -> None:
 
 def test_the_code_of_an_engine_is_its_own_part_of_the_package(tmp_path: Path) -> None:
     def root(folder: str, engine: str, other: str) -> Path:
-        artefacts = tmp_path / folder / "fake"
-        (artefacts / "lvlms").mkdir(parents=True)
-        (artefacts / "lvlms/one.py").write_text("from fake.lvlms import _engine\nfrom fake import other\n")
-        (artefacts / "lvlms/_engine.py").write_text(engine)
-        (artefacts / "other.py").write_text(other)
-        return artefacts
+        project = tmp_path / folder / "fake"
+        (project / "lvlms").mkdir(parents=True)
+        (project / "lvlms/one.py").write_text("from fake.lvlms import _engine\nfrom fake import other\n")
+        (project / "lvlms/_engine.py").write_text(engine)
+        (project / "other.py").write_text(other)
+        return project
 
     prints = [
         engine_code("fake.lvlms.one", root=root("a", "x = 1\n", "y = 1\n")),

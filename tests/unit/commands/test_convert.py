@@ -56,22 +56,22 @@ def save_shards(folder: Path, *shards: dict[str, Tensor]) -> None:
 def test_a_single_file_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(OrderedDict(TENSORS), tmp_path / "pytorch_model.bin")
     assert main(["convert", str(tmp_path)]) == 0
-    origin = tmp_path / "model.safetensors"
-    same(load_file(origin), TENSORS)
+    written = tmp_path / "model.safetensors"
+    same(load_file(written), TENSORS)
     assert listing(tmp_path) == ["model.safetensors", "pytorch_model.bin"]
-    assert capsys.readouterr().out == f"sha256 {digest(origin)}  {origin}\n"
+    assert capsys.readouterr().out == f"sha256 {digest(written)}  {written}\n"
 
 
 def test_shards_keep_their_places_and_get_an_index(tmp_path: Path) -> None:
     names = sorted(TENSORS)
     shards = [{name: TENSORS[name] for name in part} for part in (names[:2], names[2:])]
     save_shards(tmp_path, *shards)
-    origin = convert(tmp_path)
+    written = convert(tmp_path)
     files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-    assert [path.name for path in origin] == [*files, "model.safetensors.index.json"]
-    for path, tensors in zip(origin, shards, strict=False):
+    assert [path.name for path in written] == [*files, "model.safetensors.index.json"]
+    for path, tensors in zip(written, shards, strict=False):
         same(load_file(path), tensors)
-    index = json.loads(origin[-1].read_text())
+    index = json.loads(written[-1].read_text())
     assert index["weight_map"] == {name: files[name > "b.weight"] for name in names}
     assert index["metadata"] == {"total_size": sum(tensor.nbytes for tensor in TENSORS.values())}
 
@@ -131,7 +131,7 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, zipped: bool)
 
 
 @pytest.mark.parametrize(
-    ("content", "messages"),
+    ("content", "message"),
     [
         ({"state_dict": {"w": torch.ones(1)}, "step": 3}, "'state_dict': dict, 'step': int"),
         ([torch.ones(1)], "found a list"),
@@ -141,9 +141,9 @@ def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, zipped: bool)
         ({"w": torch.ones(2, device="meta")}, "on meta"),
     ],
 )
-def test_other_contents_are_refused_by_name(tmp_path: Path, content: Any, messages: str) -> None:
+def test_other_contents_are_refused_by_name(tmp_path: Path, content: Any, message: str) -> None:
     torch.save(content, tmp_path / "pytorch_model.bin")
-    assert messages in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_folder_without_bin_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "messages"),
+    ("index", "message"),
     [
         ("[]", "expected a weight_map"),
         ('{"weight_map": {}}', "expected a weight_map"),
@@ -182,10 +182,10 @@ def test_a_folder_without_bin_weights(tmp_path: Path) -> None:
         ('{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}', "other ones: b"),
     ],
 )
-def test_an_index_of_something_else_is_refused(tmp_path: Path, index: str, messages: str) -> None:
+def test_an_index_of_something_else_is_refused(tmp_path: Path, index: str, message: str) -> None:
     save_shards(tmp_path, {"a": torch.ones(1), "b": torch.ones(1)})
     (tmp_path / INDEX).write_text(index)
-    assert messages in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
 def test_a_second_shard_that_fails_leaves_nothing_of_the_first(tmp_path: Path) -> None:

@@ -160,13 +160,13 @@ def test_a_second_command_asks_only_for_files_that_are_not_whole(hub: Hub, tmp_p
     assert done.returncode == 2
     assert f"lvlm.model: expected {LVLM} on the hub; found HTTP status 403" in done.stderr
     assert "Traceback" not in done.stderr
-    selected = [tmp_path / folder / "model.safetensors" for folder in ("models/clip-vit-base-patch32", LVLM)]
-    n_kept = sum(path.exists() for path in selected)
+    weights = [tmp_path / folder / "model.safetensors" for folder in ("models/clip-vit-base-patch32", LVLM)]
+    n_kept = sum(path.exists() for path in weights)
     hub.refused = ()
     hub.requests.clear()
     assert fetch(hub, tmp_path).returncode == 0
-    assert all(path.read_bytes() == WEIGHTS for path in selected)
-    assert hub.downloads().count("model.safetensors") == len(selected) - n_kept
+    assert all(path.read_bytes() == WEIGHTS for path in weights)
+    assert hub.downloads().count("model.safetensors") == len(weights) - n_kept
 
 
 def test_another_repository_and_revision_are_named(hub: Hub, tmp_path: Path) -> None:

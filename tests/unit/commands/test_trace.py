@@ -37,7 +37,7 @@ ACCURACIES = dict(zip(GROUPS, (40.125, 51.0, 62.5), strict=True))
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a study of three policies with two seeds, from raw data to a table."""
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
@@ -54,9 +54,9 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _study(origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _study(made_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a copy of the study, with the times of its files."""
-    shutil.copytree(origin, tmp_path / "study")
+    shutil.copytree(made_study, tmp_path / "study")
     monkeypatch.chdir(tmp_path / "study")
     contents._remembered.cache_clear()
 
@@ -117,10 +117,10 @@ def collect() -> None:
     tree.make(f"{TABLES}/comparisons.run.json", "compare_policies", compared, inputs=reads)
     tree.write(REFERENCE, "source_file,kl_beta,epoch,samples,shot,value\nfile A,0.15(stored 0.1),1,40,1,62.5\n")
     write_rows("results/evidence.csv", measured())
-    origin: dict[str, tuple[str, Any]] = {"evidence": ("results/evidence.csv", None)}
+    outputs: dict[str, tuple[str, Any]] = {"evidence": ("results/evidence.csv", None)}
     read = [f"{TABLES}/{name}.csv" for name in ("intervals", "comparisons", "scores", "training")]
     of_evidence: dict[str, tree.Paths] = {"reference": REFERENCE, **{Path(path).stem: [path] for path in read}}
-    tree.make("results/evidence.run.json", "collect_evidence", origin, inputs=of_evidence)
+    tree.make("results/evidence.run.json", "collect_evidence", outputs, inputs=of_evidence)
     figures: dict[str, tuple[str, Any]] = {"figures": ("results/figures/curve.svg", "<svg/>")}
     tree.make("results/figures.run.json", "plot_figures", figures, inputs={"evidence": "results/evidence.csv"})
     build()

@@ -78,7 +78,7 @@ def selector(**tensors: list[int]) -> Callable[[], object]:
     return lambda: tree.write(f"{RCE}/selector.safetensors", TENSORS | tensors, now=True)
 
 
-def rerun_of() -> None:
+def made_again() -> None:
     other = (f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})
     tree.make(f"{RCE}/run.json", "train_rce_epoch", {"selector": other}, inputs={"groups": "raw.json"})
 
@@ -98,12 +98,12 @@ CAUSES: dict[str, tuple[Callable[[], object], Callable[[], PlannedJob], str, str
     "replaced": (selector(**{"head.weight": [9, 2], "body": [4, 5, 7]}), lambda: grpo(2), "other content",
                  "2 of 3 tensors differ: body, head.weight"),
     "more tensors": (selector(tail=[1]), lambda: grpo(2), "other content", "1 of 3 tensors differ: tail"),
-    "made anew": (rerun_of, lambda: grpo(2), "other content", "1 of 3 tensors differ: body"),
+    "made again": (made_again, lambda: grpo(2), "other content", "1 of 3 tensors differ: body"),
     "raw file": (lambda: tree.write("raw.json", '{"a": 1}', now=True), rce, "other content", "raw.json"),
     "no input": (gone("raw.json"), rce, "does not exist", "raw.json"),
     "no output": (gone(f"{RCE}/selector.safetensors"), rce, "these are missing", "selector"),
     "damaged": (damaged, rce, "these are damaged", "selector"),
-    "no card": (gone(f"{RCE}/run.json"), rce, "no manifest", ""),
+    "no manifest": (gone(f"{RCE}/run.json"), rce, "no manifest", ""),
     "nothing": (gone(f"{RCE}/run.json", f"{RCE}/selector.safetensors"), rce, "none here yet", ""),
     "no JSON": (lambda: tree.write(f"{RCE}/run.json", "{"), rce, "cannot be read", ""),
     "forced": (nothing, lambda: grpo(requested=("forced",)), "forced", ""),
@@ -238,9 +238,9 @@ class TestTool:
         ],
     )
     def test_a_target_has_many_names(self, plans: list[Sequence[str]], target: str) -> None:
-        found, locations, origin = why_tool.reasons(target, ["--config", "results=results"])
-        assert [found[location].job.outputs[0] for location in locations] == [f"{GRPO}2/selector.safetensors"]
-        assert origin == []
+        found, indices, unaffected = why_tool.reasons(target, ["--config", "results=results"])
+        assert [found[index].job.outputs[0] for index in indices] == [f"{GRPO}2/selector.safetensors"]
+        assert unaffected == []
         assert plans == [["--config", "results=results"]]
 
     @pytest.mark.usefixtures("plans")

@@ -26,9 +26,9 @@ def test_every_arm_evaluates_the_right_run(arm: str) -> None:
 
 
 def lines(values: dict[str, Any]) -> list[str]:
-    with pytest.raises(ConfigError) as bug:
+    with pytest.raises(ConfigError) as problem:
         parse_model(Experiment, values, source="config.yaml")
-    return [line.strip() for line in str(bug.value).split("\n")[1:]]
+    return [line.strip() for line in str(problem.value).split("\n")[1:]]
 
 
 def test_rules_of_the_section() -> None:

@@ -31,7 +31,7 @@ def select_baseline(
     config: SelectBaselineConfig,
     runtime: Runtime,
 ) -> list[Any]:
-    """Write the outputs and the manifest; return the arguments of the call."""
+    """Write the outputs and the state; return the arguments of the call."""
     storage.write_text(state / "step", "1")
     for path in (artefacts, *cells):
         storage.write_text(path, path.name)
@@ -47,11 +47,11 @@ def files(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_signature_says_what_each_file_is() -> None:
-    text = declared(select_baseline)
-    assert list(text) == ["a", "b", "folder", "lvlm", "state", "artefacts", "cells"]
-    assert text["b"] == Declared(Role.INPUT, several=True)
-    assert text["artefacts"] == Declared(Role.OUTPUT, several=False)
-    assert (text["lvlm"].role, text["state"].role) == (Role.EXTERNAL, Role.STATE)
+    found = declared(select_baseline)
+    assert list(found) == ["a", "b", "folder", "lvlm", "state", "artefacts", "cells"]
+    assert found["b"] == Declared(Role.INPUT, several=True)
+    assert found["artefacts"] == Declared(Role.OUTPUT, several=False)
+    assert (found["lvlm"].role, found["state"].role) == (Role.EXTERNAL, Role.STATE)
 
 
 def test_a_manifest_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[str, Any]) -> None:
@@ -61,8 +61,8 @@ def test_a_manifest_says_how_an_artefact_came_to_be(tmp_path: Path, files: dict[
     assert SelectBaselineConfig.model_validate(manifest.config) == CONFIG
     read = {"a": "a", "b[0]": "b0", "b[1]": "b1", "folder": "folder"}
     artefacts = {"artefacts": "artefacts", "cells[0]": "cells0", "cells[1]": "cells1"}
-    for text, names in ((manifest.inputs, read), (manifest.outputs, artefacts)):
-        assert text == {name: contents.digest(tmp_path / path) for name, path in names.items()}
+    for recorded, names in ((manifest.inputs, read), (manifest.outputs, artefacts)):
+        assert recorded == {name: contents.digest(tmp_path / path) for name, path in names.items()}
     assert manifest.paths == {
         name: str(tmp_path / path) for name, path in {**read, **artefacts, "manifest": "manifest"}.items()
     }

@@ -118,34 +118,34 @@ def test_a_served_agent_is_asked_again_for_what_it_reads_alone() -> None:
 
     greedy, both = {"modes": ["greedy"]}, {"modes": ["greedy", "sampled"]}
     unread = {"batch": 7, "every": 9, "samples": 7, "primary": {"checkpoint": "best"}}
-    sampled: list[dict[str, Any]] = [{"evaluation": {"test_samples": 7}}, {"evaluation": {"seed": 7}}]
-    sampled.append({"grpo": {"temperature": 0.3}})
+    of_samples: list[dict[str, Any]] = [{"evaluation": {"test_samples": 7}}, {"evaluation": {"seed": 7}}]
+    of_samples.append({"grpo": {"temperature": 0.3}})
     for agent in (greedy, both):
         assert spec(agent, evaluation=unread) == spec(agent)
         assert spec(agent, environment={"max_turns": 3}) != spec(agent)
-        assert {spec(agent, **of) == spec(agent) for of in sampled} == {agent is greedy}
+        assert {spec(agent, **of) == spec(agent) for of in of_samples} == {agent is greedy}
 
 
 def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp_path: Path) -> None:
     for taught in (None, 4):
         model = {"folder": str(tmp_path), "codec": "word"}
         found = experiment(model=model, warm_start={"folder_micro_batch": taught})
-        messages = plan.displayed_agents(found)
-        assert messages is not None
-        assert bool(messages.start) is (taught is None)
+        displayed = plan.displayed_agents(found)
+        assert displayed is not None
+        assert bool(displayed.start) is (taught is None)
 
 
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
-    requested = {"kind": "openai"}  # a rule plays the embedded tasks alone
-    config = plan.stage_config(experiment(tasks={"source": "intentiongym"}, simulator=requested), "prepare_tasks", {})
+    simulator = {"kind": "openai"}  # a rule plays the embedded tasks alone
+    config = plan.stage_config(experiment(tasks={"source": "intentiongym"}, simulator=simulator), "prepare_tasks", {})
     assert config.model_dump() == {"source": "intentiongym", "synthetic": None}
 
 
 @pytest.mark.parametrize(("ending", "n_details"), [("json", 0), ("parquet", 2)])
 def test_details_are_read_where_a_file_only_names_its_tasks(ending: str, n_details: int) -> None:
     written = {"train": f"a.{ending}", "val": "b.json", "test": "c.json"}
-    requested = {"tasks": {"source": "intentiongym", "files": written}, "simulator": {"kind": "openai"}}
-    files = agent_plan.raw_files(experiment(**requested).intention)
+    changes = {"tasks": {"source": "intentiongym", "files": written}, "simulator": {"kind": "openai"}}
+    files = agent_plan.raw_files(experiment(**changes).intention)
     assert [len(paths) for paths in files.values()] == [1, 1, 1, n_details]
 
 
@@ -204,8 +204,8 @@ def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:
     found = AgentArm(name="plain", kl_schedule={"kind": "constant"}, stop=None)
     assert found.model_dump(mode="json").keys() == keys
     assert found.model_dump(mode="json")["schedule"].keys() == {"kind", "warmup_steps", "minimum"}
-    messages = {"kl": 0.1, "kl_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 640}, "stop": {"patience": 2}}
-    other = AgentArm(name="other", **messages)
+    given = {"kl": 0.1, "kl_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 640}, "stop": {"patience": 2}}
+    other = AgentArm(name="other", **given)
     assert other.model_dump().keys() == keys | {"kl_schedule", "stop"}
     assert AgentArm.model_validate_json(other.model_dump_json()) == other
 

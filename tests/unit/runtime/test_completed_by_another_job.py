@@ -80,7 +80,7 @@ class TestCompleted:
 
 class TestWaiting:
     @pytest.fixture
-    def prompts(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def queried(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Return the jobs queried in SLURM; each runs for three queries."""
         jobs: list[str] = []
 
@@ -102,20 +102,20 @@ class TestWaiting:
         assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
-    def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, prompts: list[str]) -> None:
+    def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, queried: list[str]) -> None:
         """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
         assert self.wait(tmp_path, "1") == [skipping.SECONDS_BETWEEN_POLLS] * 3
-        assert set(prompts) == {"1"}
+        assert set(queried) == {"1"}
 
     @pytest.mark.parametrize("job", ["2", ""])
     def test_it_asks_slurm_neither_for_itself_nor_for_a_process_outside(
-        self, tmp_path: Path, prompts: list[str], job: str
+        self, tmp_path: Path, queried: list[str], job: str
     ) -> None:
         assert self.wait(tmp_path, job) == []
-        assert prompts == []
+        assert queried == []
 
     def test_it_waits_for_a_live_owner_whatever_slurm_says(
-        self, tmp_path: Path, prompts: list[str], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, queried: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A node that SLURM has given up may go on computing."""
         manifest, released = tmp_path / "run.json", threading.Event()
@@ -139,6 +139,6 @@ class TestWaiting:
         assert not second.is_alive()
         first.join()
 
-    def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, prompts: list[str]) -> None:
+    def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, queried: list[str]) -> None:
         skipping.completed_by_another_job(job_of(tmp_path / "run.json"))
-        assert prompts == []
+        assert queried == []

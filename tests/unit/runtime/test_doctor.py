@@ -221,7 +221,7 @@ def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
 
 
 @pytest.mark.parametrize(
-    ("visible", "device", "messages"),
+    ("visible", "device", "message"),
     [
         ("", "cuda", "expected a CUDA device; found none"),
         ("0", "cuda", ""),
@@ -230,14 +230,14 @@ def test_a_machine_without_a_gpu_runs_nothing_on_cuda(
     ],
 )
 def test_a_job_on_a_gpu_needs_one(
-    no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, messages: str
+    no_tool: Path, monkeypatch: pytest.MonkeyPatch, visible: str, device: str, message: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     (no_tool / "nvidia0").touch()  # the variable has priority
     found = list(local_checks.gpus([{**JOB, "device": device}], devices=no_tool))
     problems = [finding.text for finding in found if finding.level is Level.PROBLEM]
-    assert len(problems) == bool(messages)
-    assert messages in "".join(problems)
+    assert len(problems) == bool(message)
+    assert message in "".join(problems)
 
 
 def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
@@ -345,16 +345,16 @@ def test_jobs_next_to_snakemake_are_not_submitted_on_a_cluster(local_exec: bool,
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What Snakemake would understand, without Snakemake."""
-    text: dict[str, Any] = {"prefix": PREFIX, "config": WORLD}
+    values: dict[str, Any] = {"prefix": PREFIX, "config": WORLD}
     monkeypatch.setattr(
         doctor,
         "read_call",
-        lambda _: doctor.SnakemakeCall(text["config"], "config.yaml", "slurm", text["prefix"]),
+        lambda _: doctor.SnakemakeCall(values["config"], "config.yaml", "slurm", values["prefix"]),
     )
     job = snakemake_adapter.PlannedJob("train_rce_epoch", {}, "", 1, {"mem_mb": 2300, "runtime": 30})
     monkeypatch.setattr(doctor, "planned_jobs", lambda _: [job])
     monkeypatch.setattr(local_checks, "check", lambda *_, **__: iter([ok("disk", "plenty")]))
-    return text
+    return values
 
 
 def test_a_config_that_does_not_parse_is_a_problem(

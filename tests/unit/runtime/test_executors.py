@@ -38,14 +38,14 @@ onstart:
 
 
 def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    origin, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
+    completed, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
-    assert skipping.report_completed(executor, [origin, other]) == [origin, other], "another workflow"
-    monkeypatch.setattr(skipping, "_requests", [])
-    skipping.skip_if(lambda job: job is origin)
-    assert skipping.report_completed(executor, [origin, other]) == [other]
-    assert reported == [origin]
+    assert skipping.report_completed(executor, [completed, other]) == [completed, other], "another workflow"
+    monkeypatch.setattr(skipping, "_conditions", [])
+    skipping.skip_if(lambda job: job is completed)
+    assert skipping.report_completed(executor, [completed, other]) == [other]
+    assert reported == [completed]
 
 
 def snakemake(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -25,13 +25,13 @@ class Run:
         self.folder = folder
         self.failures = Failures()
 
-    def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **text: Any) -> None:
+    def emit(self, event: str | None, message: str | None = None, level: int = logging.INFO, **fields: Any) -> None:
         record = logging.LogRecord("snakemake.logging", level, __file__, 1, message, (), None)
-        vars(record).update({"event": event, **text} if event else text)
+        vars(record).update({"event": event, **fields} if event else fields)
         self.failures.handle(record)
 
-    def starts(self, job: int, rule: str = "train", *, log: str = "", **text: Any) -> None:
-        values = {"wildcards": {"seed": "0"}} | text
+    def starts(self, job: int, rule: str = "train", *, log: str = "", **fields: Any) -> None:
+        values = {"wildcards": {"seed": "0"}} | fields
         self.emit(
             "job_info", f" Rule: {rule}, Jobid: {job}", jobid=job, rule_name=rule, log=[log] if log else [], **values
         )
@@ -45,8 +45,8 @@ class Run:
         self.emit("error", problem, logging.ERROR, exception="RuleException")
         self.errs(job, rule, log=[log] if log else [])
 
-    def errs(self, job: int, rule: str = "train", **text: Any) -> None:
-        values: dict[str, Any] = {"rule_msg": None, "log": [], "aux": {}} | text
+    def errs(self, job: int, rule: str = "train", **fields: Any) -> None:
+        values: dict[str, Any] = {"rule_msg": None, "log": [], "aux": {}} | fields
         self.emit("job_error", f"Error in rule {rule}", logging.ERROR, jobid=job, rule_name=rule, **values)
 
     def ends_in_slurm(self, job: int, state: str, *, log: str = "", slurm_log: str = "17.log") -> None:

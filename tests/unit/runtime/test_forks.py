@@ -255,7 +255,7 @@ def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
 def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
     own = import_module("snakemake.shell")
-    prompts = SimpleNamespace(Popen=lambda *_, env, **__: given.append(env) or SimpleNamespace(wait=lambda: 0))
-    monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(prompts)))
+    fake = SimpleNamespace(Popen=lambda *_, env, **__: given.append(env) or SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(fake)))
     own.shell("true", threads=3, resources={"tmpdir": "/here"})
     assert given == [module.environment_of(SimpleNamespace(threads=3, resources={"tmpdir": "/here"}))]

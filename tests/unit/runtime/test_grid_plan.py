@@ -125,8 +125,8 @@ def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     setting = GridSetting("world", "uniform", "reader")
     for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
         assert spec(experiment(), stage, setting, **others) == spec(more, stage, setting, **others)
-    selected = set(map(str, plan.evaluated_cells(experiment())))
-    assert selected < set(map(str, plan.evaluated_cells(more)))
+    before = set(map(str, plan.evaluated_cells(experiment())))
+    assert before < set(map(str, plan.evaluated_cells(more)))
 
 
 def test_the_documents_study_knows_nothing_of_the_grid() -> None:
@@ -156,10 +156,10 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     }
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
     carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])
-    messages = [
+    by_home = [
         (cell.data, PolicyName.parse(cell.policy).origin or cell.data, cell) for cell in plan.evaluated_cells(carried)
     ]
-    prompts = {(data, home): cell.training_prompts for data, home, cell in messages if "/rce/" in cell.policy}
+    prompts = {(data, home): cell.training_prompts for data, home, cell in by_home if "/rce/" in cell.policy}
     fewer = given.rl_data.n_queries * (given.rl_data.n_beams - 1)
     for data in ("world", "balanced"):
         assert prompts[data, "world"] - prompts[data, "balanced"] == fewer  # wherever it is evaluated

@@ -51,10 +51,10 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 def test_prompts_tokens_and_operations_are_those_counted_by_hand(rule: str) -> None:
     """An example has 460 tokens; each of 10 given answers is one more prompt; 15 tokens of a prompt are generated."""
-    jobs, prompts, displayed = RULES[rule]
+    jobs, prompts, examples = RULES[rule]
     given = 0 if rule == "answer_prompts" else 10
     (found,) = lvlm_work(jobs, experiment(**PRODUCTION))
-    tokens = (1 + given) * 460 * displayed + 15 * prompts
+    tokens = (1 + given) * 460 * examples + 15 * prompts
     assert found == LvlmWork(
         "Qwen2.5-VL-3B-Instruct", rule, prompts, given * prompts, tokens, pytest.approx(2 * PARAMETERS * tokens)
     )
@@ -63,9 +63,9 @@ def test_prompts_tokens_and_operations_are_those_counted_by_hand(rule: str) -> N
 
 
 def test_the_packed_engine_scores_given_answers_in_the_prompts_own_pass() -> None:
-    jobs, prompts, displayed = RULES["generate_rl_data"]
+    jobs, prompts, examples = RULES["generate_rl_data"]
     (found,) = lvlm_work(jobs, experiment(**PRODUCTION, engine="qwen2_5_vl"))
-    assert found.tokens == 460 * displayed + 15 * prompts
+    assert found.tokens == 460 * examples + 15 * prompts
 
 
 def test_a_model_of_unknown_size_has_prompts_and_no_hours() -> None:

@@ -82,8 +82,8 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
         names += [("reward_groups", {"preset": wild["preset"], "rewarded": r}) for r in ("groups", "grpo_groups")]
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
-        sampled = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
-        names.append((f"train_{'on_policy' if sampled else run}_epoch", wild | sampled))
+        objective = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
+        names.append((f"train_{'on_policy' if objective else run}_epoch", wild | objective))
     for name in plan.evaluated(given):
         if name.startswith("baseline/"):
             names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
@@ -150,8 +150,8 @@ def test_every_policy_name_is_read_back() -> None:
     names = [*plan.evaluated(given), *plan.trained(given)]
     assert [PolicyRef.of(name).name for name in names] == names
     refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
-    sampled = {("grpo", "on_policy"), ("reinforce", "on_policy")}
-    assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | sampled
+    on_policy_refs = {("grpo", "on_policy"), ("reinforce", "on_policy")}
+    assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | on_policy_refs
 
 
 def test_names_fit_the_wildcards_of_the_workflow() -> None:
@@ -411,8 +411,9 @@ def test_settings_of_one_objective_rerun_its_epochs_alone(
 def test_controls_are_asked_of_a_draw_and_of_a_run_of_each_kind_with_its_least_beta() -> None:
     arm = SMALL_ARM | {"kl_betas": [0.3, 0.1], "on_policy": ON_POLICY | {"seeds": [0], "kl_betas": [0.2, 1]}}
     found = plan.controlled(small(arms=[arm, {"preset": "published"}]))
-    sampled, trained = [name for name in found if name.startswith("baseline/")], [name for name in found if "~" in name]
-    assert sampled == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
+    untrained = [name for name in found if name.startswith("baseline/")]
+    trained = [name for name in found if "~" in name]
+    assert untrained == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
     assert all(name.startswith("preset~world/") and "/seed~0/" in name for name in trained)
     assert {(of.kind, of.base, of.beta) for of in map(PolicyName.parse, trained)} == {
         ("rce", None, None),
@@ -453,8 +454,8 @@ def test_beams_are_searched_for_queries_that_have_pools() -> None:
 
 def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
     own = presets_with("grpo", reward={"mode": "soft_only"})
-    sampled = [SMALL_ARM | {"on_policy": ON_POLICY | {"extra_objectives": ["continued"]}}]
-    given, other = small(arms=sampled), small(arms=sampled, presets=own)
+    arms = [SMALL_ARM | {"on_policy": ON_POLICY | {"extra_objectives": ["continued"]}}]
+    given, other = small(arms=arms), small(arms=arms, presets=own)
     base, more = specs(given), specs(other)
     differing = {key for key in base if base[key] != more[key]}
     used = {"reward_groups", "train_grpo_epoch", CONTINUED, "measure_rewards", *PAGE}
@@ -484,15 +485,15 @@ def epoch_config(given: Experiment, objective: str, **wildcards: str) -> TrainOn
 
 def test_an_on_policy_epoch_is_what_its_name_and_preset_say() -> None:
     given = small(presets=presets_with("on_policy", updates=3, advantages="leave_one_out"))
-    sampled, score = epoch_config(given, "on_policy"), epoch_config(given, "reinforce", beta="0")
-    assert sampled.on_policy == given.presets["world"].on_policy
-    named = (sampled.objective, sampled.preset, sampled.base_rce_epoch, sampled.kl_beta, sampled.seed, sampled.epoch)
+    grpo, score = epoch_config(given, "on_policy"), epoch_config(given, "reinforce", beta="0")
+    assert grpo.on_policy == given.presets["world"].on_policy
+    named = (grpo.objective, grpo.preset, grpo.base_rce_epoch, grpo.kl_beta, grpo.seed, grpo.epoch)
     assert named == ("on_policy", "world", 2, 0.3, 1, 2)
-    assert sampled.lvlm.model_identity
-    assert sampled.selector == given.presets["world"].selector
+    assert grpo.lvlm.model_identity
+    assert grpo.selector == given.presets["world"].selector
     # REINFORCE: one step on the samples, and a baseline without the query's own samples; the rest is shared.
     own = {"updates": 1, "batch_queries": 10, "advantages": "batch"}
-    assert score.on_policy.model_dump() == sampled.on_policy.model_dump() | own
+    assert score.on_policy.model_dump() == grpo.on_policy.model_dump() | own
     assert (score.objective, score.kl_beta) == ("reinforce", 0.0)
 
 
@@ -505,10 +506,7 @@ def test_reinforce_takes_as_many_optimiser_steps_as_grpo_next_to_it(name: str) -
         if arm.on_policy is None:
             continue
         n_train = int(given.presets[arm.preset].train_share * given.rl_data.n_queries)
-        both = [
-            epoch_config(given, extra_objective, preset=arm.preset).on_policy
-            for extra_objective in ("on_policy", "reinforce")
-        ]
+        both = [epoch_config(given, objective, preset=arm.preset).on_policy for objective in ("on_policy", "reinforce")]
         grpo, score = (math.ceil(n_train / each.batch_queries) * each.updates for each in both)
         assert score == grpo > 0
         assert both[1].updates == 1

@@ -86,7 +86,7 @@ def test_many_jobs_are_counted(jobs: RunningJobs, tmp_path: Path) -> None:
 
 def test_a_report_comes_after_silence_only(jobs: RunningJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of a clock that the wait itself advances."""
-    clock, text = [0.0], list[float]()
+    clock, reported = [0.0], list[float]()
 
     class Wait:
         def wait(self, seconds: float) -> bool:
@@ -97,8 +97,8 @@ def test_a_report_comes_after_silence_only(jobs: RunningJobs, tmp_path: Path, mo
 
     monkeypatch.setattr(running.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(running.time, "time", lambda: START + clock[0])
-    monkeypatch.setattr(running.log, "info", lambda _: text.append(clock[0]))
+    monkeypatch.setattr(running.log, "info", lambda _: reported.append(clock[0]))
     jobs._last_line, jobs._end = 0.0, Wait()  # type: ignore[assignment]
     start(jobs, 1, "Train", tmp_path / "1")
     jobs._report()
-    assert text == [50.0, 80.0]
+    assert reported == [50.0, 80.0]

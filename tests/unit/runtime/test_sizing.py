@@ -68,13 +68,13 @@ def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
     published = experiment("config/okvqa_qwen2_5_vl_3b.yaml")
     decode = published.lvlm.decode.model_copy(update={"num_beams": 1})
     lvlm = published.lvlm.model_copy(update={"engine": "served", "model": "some/model", "decode": decode})
-    requested = published.model_copy(update={"lvlm": lvlm})
-    resources_of = sizing.resources_for(requested)
+    served = published.model_copy(update={"lvlm": lvlm})
+    resources_of = sizing.resources_for(served)
     assert {first(resources_of, rule)["device"] for rule in sizing.ASKING} == {"cpu"}
-    assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(requested)} == {
+    assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(served)} == {
         "lvlm.model"
     }
-    assert plan.lvlm_config(requested).model_identity == "some/model"
+    assert plan.lvlm_config(served).model_identity == "some/model"
 
 
 def test_every_rule_that_loads_a_model_has_a_size() -> None:

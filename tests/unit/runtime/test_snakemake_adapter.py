@@ -143,7 +143,7 @@ class _Named(dict[str, Any]):
 
 
 @pytest.mark.parametrize(
-    ("messages", "requested"),
+    ("fields", "triggers"),
     [
         ({}, ()),
         ({"params_changed": "before 'Forced execution'"}, ()),
@@ -151,11 +151,11 @@ class _Named(dict[str, Any]):
         ({"forced": True, "code_changed": True}, ("forced",)),
     ],
 )
-def test_a_planned_job_is_as_snakemake_has_it(messages: dict[str, Any], requested: tuple[str, ...]) -> None:
+def test_a_planned_job_is_as_snakemake_has_it(fields: dict[str, Any], triggers: tuple[str, ...]) -> None:
     from snakemake.jobs import Reason
 
     reason = Reason()
-    for name, value in messages.items():
+    for name, value in fields.items():
         setattr(reason, name, value)
     job = SimpleNamespace(
         rule=SimpleNamespace(name="train"),
@@ -177,7 +177,7 @@ def test_a_planned_job_is_as_snakemake_has_it(messages: dict[str, Any], requeste
         {"gpu": 2},
         ("elsewhere/in.txt", "elsewhere/a", "elsewhere/b"),
         ("elsewhere/out.txt",),
-        requested,
+        triggers,
         PlannedCall({"a": 1}, "c", inputs),
     )
     job.params = SimpleNamespace()

@@ -21,7 +21,7 @@ from finished_work import (
     entries,
     entry_of,
     key,
-    selected,
+    stored_work,
     targets,
     tree,
     weights_of,
@@ -141,14 +141,14 @@ def files_in(path: Path) -> dict[str, bytes] | bytes:
 
 
 @settings(max_examples=60)
-@given(origin=st.dictionaries(names, trees, min_size=1, max_size=3))
-def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, origin: dict[str, Any]) -> None:
+@given(contents_of=st.dictionaries(names, trees, min_size=1, max_size=3))
+def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, contents_of: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("trees")
     store = a_store(folder / "store")
     (folder / "made").mkdir()
-    for name, content in origin.items():
+    for name, content in contents_of.items():
         grow(folder / "made" / name, content)
-    outputs = {f"name {name}": folder / "made" / name for name in origin}
+    outputs = {f"name {name}": folder / "made" / name for name in contents_of}
     manifest = a_manifest(outputs)
     assert store.put(key(0), manifest)
     back = {name: folder / "back" / path.name for name, path in outputs.items()}
@@ -156,7 +156,7 @@ def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, origin: d
     for name, path in outputs.items():
         assert files_in(back[name]) == files_in(path)
         assert back[name].is_dir() == path.is_dir()
-    assert len(list((folder / "back").iterdir())) == len(origin)  # and nothing temporary
+    assert len(list((folder / "back").iterdir())) == len(contents_of)  # and nothing temporary
     assert list(store.verify()) == []
     shutil.rmtree(folder)
 
@@ -195,7 +195,7 @@ def test_what_differs_from_its_manifest_is_not_kept(
 def test_a_kept_file_is_the_result_itself_and_of_one_result_alone(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outputs = selected(store, tmp_path / "a")
+    outputs = stored_work(store, tmp_path / "a")
     assert weights_of(store).samefile(outputs["weights"])
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
     assert not weights_of(store).samefile(tmp_path / "b" / "weights.bin")  # another folder's result stays its own
@@ -213,7 +213,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    outputs = selected(store, tmp_path / "a")
+    outputs = stored_work(store, tmp_path / "a")
     outputs["weights"].write_bytes(b"edited")
     back = restored(store, tmp_path / "b")
     assert back is not None
@@ -224,7 +224,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
 
 
 def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path) -> None:
-    origin = selected(store, tmp_path / "made")
+    outputs = stored_work(store, tmp_path / "made")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("stays")
@@ -238,7 +238,7 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
                 path.symlink_to(outside)
             else:
                 (path / "old").mkdir(parents=True)
-        assert restored(store, folder) == tree(origin["last"].parent)
+        assert restored(store, folder) == tree(outputs["last"].parent)
     assert tree(outside) == {"precious": b"stays"}
 
 
@@ -254,8 +254,8 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
 def test_versions_must_agree_where_both_name_a_package(
     store: Store, tmp_path: Path, versions: dict[str, str], hit: bool
 ) -> None:
-    selected(store, tmp_path / "a")
-    selected(store, tmp_path / "b", versions={"torch": "2.12.0"})  # a second version
+    stored_work(store, tmp_path / "a")
+    stored_work(store, tmp_path / "b", versions={"torch": "2.12.0"})  # a second version
     assert len(entries(store)) == 2
     assert (store.restore(key(0), targets(tmp_path / "c"), versions=versions) is not None) == hit
     assert (store.find(key(0), targets(tmp_path), versions=versions) is not None) == hit
@@ -273,8 +273,8 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "truncated": ("1/weights.bin", lambda path: os.truncate(path, 2999), "other content"),
     "missing": ("1/weights.bin", lambda path: path.unlink(), "none"),
     "a file of a folder missing": ("0/last/empty", lambda path: path.unlink(), "other content"),
-    "an empty card": ("work.json", lambda path: os.truncate(path, 0), "other content than its digest says"),
-    "another card": ("work.json", lambda path: _flip(path, 200), "other content than its digest says"),
+    "an empty manifest": ("work.json", lambda path: os.truncate(path, 0), "other content than its digest says"),
+    "another manifest": ("work.json", lambda path: _flip(path, 200), "other content than its digest says"),
     "another version": (
         "work.json",
         lambda path: path.write_bytes(hashlib.sha256(b"{}").hexdigest().encode() + b"\n{}"),
@@ -292,7 +292,7 @@ def test_damaged_work_is_named_and_never_used(
     damage: Callable[[Path], object],
     found: str,
 ) -> None:
-    outputs, entry = selected(store, tmp_path / "a"), entry_of(store)
+    outputs, entry = stored_work(store, tmp_path / "a"), entry_of(store)
     manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
     shutil.copyfile(twin := entry / name, tmp_path / "twin")
@@ -315,7 +315,7 @@ def test_damaged_work_is_named_and_never_used(
 
 
 def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
     manifest = a_manifest(targets(tmp_path / "b"))
@@ -373,7 +373,7 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(4):
-        selected(store, tmp_path / str(number), number)
+        stored_work(store, tmp_path / str(number), number)
         aged(entry_of(store, number), 100 * (1 + number))  # job 0 used last
     of_each = bytes_of(entry_of(store))  # the manifest, too
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
@@ -388,7 +388,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
 def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(2):
-        selected(store, tmp_path / str(number), number)
+        stored_work(store, tmp_path / str(number), number)
     (entry_of(store, 1) / "work.json").write_bytes(b"")
     for name, age_s in ((".elsewhere.7.01234567.tmp", 60), (".elsewhere.8.01234567.tmp", 2 * atomic.ABANDONED_S)):
         left = store.folder / "staging" / name
@@ -404,7 +404,7 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
 
 
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
     for path in (old, young):
         path.mkdir(parents=True)
@@ -415,7 +415,7 @@ def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: P
 
 def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
     """Make all allocations fail from the at-th on; return the requests."""
-    prompts: list[str] = []
+    requests: list[str] = []
 
     def guard(owner: Any, name: str) -> None:
         do = getattr(owner, name)
@@ -423,8 +423,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
         def guarded(*arguments: Any, **options: Any) -> Any:
             if name == "open" and "r" in (arguments[1:] or ("r",))[0]:
                 return do(*arguments, **options)
-            prompts.append(name)
-            if len(prompts) > at:
+            requests.append(name)
+            if len(requests) > at:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return do(*arguments, **options)
 
@@ -432,7 +432,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:
 
     for owner, name in ((os, "fsync"), (Path, "rename"), (Path, "replace"), (Path, "mkdir"), (Path, "open")):
         guard(owner, name)
-    return prompts
+    return requests
 
 
 def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
@@ -442,9 +442,9 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
     while not stored:
         store = a_store(tmp_path / f"store {steps}")
         with monkeypatch.context() as patch:
-            prompts = failing(patch, steps)
+            requests = failing(patch, steps)
             stored = store.put(key(0), manifest)
-            whole = len(prompts) <= steps
+            whole = len(requests) <= steps
         text = warnings(caplog)
         assert stored == (text == [])
         assert stored or ("No space left" in text[0] and not whole)
@@ -459,26 +459,26 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
 def test_targets_on_a_disk_that_fills_stay_as_they_were(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     new, old = tree(tmp_path / "a"), None
     for steps in range(100):
         folder = tmp_path / f"b {steps}"
         work(folder, 7)
         old = tree(folder)
         with monkeypatch.context() as patch:
-            prompts = failing(patch, steps)
+            requests = failing(patch, steps)
             done = store.restore(key(0), targets(folder), versions=VERSIONS)
         found = tree(folder)
         assert entries(store)  # a full results disk is no problem of the store
         if done is not None:  # at the latest when nothing failed; a file system may not be able to flush a folder
             assert found == new
-            if len(prompts) <= steps:
+            if len(requests) <= steps:
                 break
             continue
         assert any("No space left" in text for text in warnings(caplog))
         for name, whole in found.items():
             assert whole in (old.get(name), new.get(name)), name
-        if prompts.count("rename") == 0:
+        if requests.count("rename") == 0:
             assert found == old
     else:
         pytest.fail("never done")

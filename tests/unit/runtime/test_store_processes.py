@@ -56,7 +56,7 @@ def _quiet(call: Callable[[], Any]) -> None:
     os._exit(0)
 
 
-def origin(folder: Path) -> list[dict[str, Path]]:
+def make_outputs(folder: Path) -> list[dict[str, Path]]:
     """Write the outputs of all jobs once; their trees are what a restore must give."""
     return [work(folder / str(number), number) for number in range(JOBS)]
 
@@ -83,7 +83,7 @@ def hammer(store: Store, folder: Path, act: str, did: Sequence[Any], number: int
 
 def test_writers_readers_and_collectors_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # waiting for the disk makes meetings rare
-    origin(tmp_path / "made")
+    make_outputs(tmp_path / "made")
     store = a_store(tmp_path / "store", max_bytes=ENOUGH_BYTES)
     acts = ["write"] * 3 + ["read"] * 2 + ["collect"] * 2
     did = [fork.Value("q") for _ in acts]
@@ -116,7 +116,7 @@ def churn(store: Store, folder: Path, busy: Event) -> None:
 
 
 def test_kills_leave_whole_entries_and_whole_targets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    outputs = origin(tmp_path / "made")
+    outputs = make_outputs(tmp_path / "made")
     store = a_store(tmp_path / "store", max_bytes=ENOUGH_BYTES)
     draw = random.Random(8)
     expected = [tree(tmp_path / "made" / str(job)) for job in range(JOBS)]

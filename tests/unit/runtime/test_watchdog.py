@@ -90,12 +90,12 @@ def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
             async for one in OWN_CHECK(executor, active_jobs):
                 yield one
             return
-        outcome = {"success": executor.report_job_success, "error": executor.report_job_error}
+        report_of = {"success": executor.report_job_success, "error": executor.report_job_error}
         for one in active_jobs:
-            text = executor.of_plugin(executor, one)
-            if text in outcome:
-                outcome[text](one)
-            elif text == "wait":
+            verdict = executor.of_plugin(executor, one)
+            if verdict in report_of:
+                report_of[verdict](one)
+            elif verdict == "wait":
                 yield one
 
     def succeed(executor: Any, job_info: Any) -> None:
@@ -291,7 +291,7 @@ class TestCompleted:
             (1, None, "error"),
             (None, 1, "error"),
         ],
-        ids=["all young", "an old output", "same time", "manifest of old", "no output", "no card"],
+        ids=["all young", "an old output", "same time", "an old manifest", "no output", "no manifest"],
     )
     def test_the_time_of_the_manifest_says_whether_this_run_made_it(
         self, states: dict[str, str], clock: Clock, manifest: int | None, table: int | None, text: str
@@ -341,11 +341,11 @@ class TestLoneJob:
 
         def __init__(self, clock: Clock, *, age: int, end: float, on_end: Callable[[], None] = lambda: None) -> None:
             self.clock, self.age, self.end, self.on_end = clock, age, end, on_end
-            self.prompts: list[float] = []
+            self.polled: list[float] = []
 
         def states(self) -> dict[str, str]:
             self.clock.now += TestLoneJob.ANSWER
-            self.prompts.append(self.clock.now)
+            self.polled.append(self.clock.now)
             if self.clock.now < self.end:
                 return {"7": "RUNNING"}
             self.on_end()

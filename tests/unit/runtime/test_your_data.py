@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")
 N = {"train": 70, "eval": 40}
 FIRST_IMAGE = {"train": 1, "eval": 501}
-IMAGE_3 = "COCO_train2014_000000000003.png"
+IMAGE_1, IMAGE_3 = "COCO_train2014_000000000001.png", "COCO_train2014_000000000003.png"
 
 
 @dataclass
@@ -148,9 +148,9 @@ def _answer_in_words(mine: Mine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("corruption", "messages"),
+    ("corruption", "parts"),
     [
-        (_lose_an_image, [f"1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
+        (_lose_an_image, [f"which contains {IMAGE_1}: 1 ({IMAGE_3})", "train_questions.json", "Correct these entries"]),
         (_spoil_an_image, ["mine/images", f"({IMAGE_3})", 'set data.on_bad_image to "skip"']),
         # Pairs of questions share an image from 501 on: the fifth is the first about image 503.
         (_lose_an_annotation, ["question without annotation: 1 (5030)", "eval_annotations.json"]),
@@ -167,11 +167,11 @@ def _answer_in_words(mine: Mine) -> None:
     ],
 )  # fmt: skip
 def test_a_problem_is_told_with_file_id_and_remedy(
-    mine: Mine, corruption: Callable[[Mine], None], messages: list[str]
+    mine: Mine, corruption: Callable[[Mine], None], parts: list[str]
 ) -> None:
     corruption(mine)
     text = mine.problem()
-    for part in messages:
+    for part in parts:
         assert part in text
 
 
