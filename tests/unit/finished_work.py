@@ -63,7 +63,7 @@ def targets(folder: Path) -> dict[str, Path]:
     return {"weights": folder / "weights.bin", "last": folder / "last"}
 
 
-def selected(store: Store, folder: Path, number: int = 0, **changes: Any) -> dict[str, Path]:
+def stored_work(store: Store, folder: Path, number: int = 0, **changes: Any) -> dict[str, Path]:
     """Store a job's work, and return its outputs."""
     outputs = work(folder, number)
     assert store.put(key(number), a_manifest(outputs, **changes))

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from finished_work import a_store, entry_of, selected, tree, weights_of
+from finished_work import a_store, entry_of, stored_work, tree, weights_of
 
 from lever_pipe.__main__ import main
 from lever_pipe.runtime.store import Store, bytes_of
@@ -18,7 +18,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     (tmp_path / "config.yaml").write_text("store: {folder: kept/here, max_gb: 0.5}\n")
     store = a_store(Path("kept/here"))
     for number in range(3):
-        selected(store, tmp_path / str(number), number)
+        stored_work(store, tmp_path / str(number), number)
         os.utime(entry_of(store, number), (1e9 + number, 1e9 + number))
     return store
 
@@ -69,7 +69,7 @@ def test_gc_keeps_to_the_bound(store: Store, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_folder_comes_from_words_or_configuration(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    selected(a_store(Path("other")), Path("made"), 7)
+    stored_work(a_store(Path("other")), Path("made"), 7)
     assert table_of(capsys, "stats", "other")["entries"] == "1"
     Path("config.yaml").unlink()
     assert table_of(capsys, "stats", "other")["max_bytes"] == "20,000,000,000"

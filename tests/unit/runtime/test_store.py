@@ -21,7 +21,7 @@ from finished_work import (
     entries,
     entry_of,
     key,
-    selected,
+    stored_work,
     targets,
     tree,
     weights_of,
@@ -195,7 +195,7 @@ def test_what_differs_from_its_manifest_is_not_kept(
 def test_a_kept_file_is_the_result_itself_and_of_one_result_alone(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outputs = selected(store, tmp_path / "a")
+    outputs = stored_work(store, tmp_path / "a")
     assert weights_of(store).samefile(outputs["weights"])
     assert restored(store, tmp_path / "b") == tree(tmp_path / "a")
     assert not weights_of(store).samefile(tmp_path / "b" / "weights.bin")  # another folder's result stays its own
@@ -213,7 +213,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    outputs = selected(store, tmp_path / "a")
+    outputs = stored_work(store, tmp_path / "a")
     outputs["weights"].write_bytes(b"edited")
     back = restored(store, tmp_path / "b")
     assert back is not None
@@ -224,7 +224,7 @@ def test_without_links_work_is_copied(store: Store, tmp_path: Path, monkeypatch:
 
 
 def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path) -> None:
-    origin = selected(store, tmp_path / "made")
+    origin = stored_work(store, tmp_path / "made")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("stays")
@@ -254,8 +254,8 @@ def test_what_is_in_the_way_is_replaced_as_a_whole(store: Store, tmp_path: Path)
 def test_versions_must_agree_where_both_name_a_package(
     store: Store, tmp_path: Path, versions: dict[str, str], hit: bool
 ) -> None:
-    selected(store, tmp_path / "a")
-    selected(store, tmp_path / "b", versions={"torch": "2.12.0"})  # a second version
+    stored_work(store, tmp_path / "a")
+    stored_work(store, tmp_path / "b", versions={"torch": "2.12.0"})  # a second version
     assert len(entries(store)) == 2
     assert (store.restore(key(0), targets(tmp_path / "c"), versions=versions) is not None) == hit
     assert (store.find(key(0), targets(tmp_path), versions=versions) is not None) == hit
@@ -292,7 +292,7 @@ def test_damaged_work_is_named_and_never_used(
     damage: Callable[[Path], object],
     found: str,
 ) -> None:
-    outputs, entry = selected(store, tmp_path / "a"), entry_of(store)
+    outputs, entry = stored_work(store, tmp_path / "a"), entry_of(store)
     manifest = a_manifest(outputs)
     sound = tree(tmp_path / "a")
     shutil.copyfile(twin := entry / name, tmp_path / "twin")
@@ -315,7 +315,7 @@ def test_damaged_work_is_named_and_never_used(
 
 
 def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
     assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
     manifest = a_manifest(targets(tmp_path / "b"))
@@ -373,7 +373,7 @@ def test_what_gets_a_name_is_on_disk(store: Store, tmp_path: Path, monkeypatch: 
 def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(4):
-        selected(store, tmp_path / str(number), number)
+        stored_work(store, tmp_path / str(number), number)
         aged(entry_of(store, number), 100 * (1 + number))  # job 0 used last
     of_each = bytes_of(entry_of(store))  # the manifest, too
     assert restored(store, tmp_path / "hit", 3) is not None  # now the most recently used
@@ -388,7 +388,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
 def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store")
     for number in range(2):
-        selected(store, tmp_path / str(number), number)
+        stored_work(store, tmp_path / str(number), number)
     (entry_of(store, 1) / "work.json").write_bytes(b"")
     for name, age_s in ((".elsewhere.7.01234567.tmp", 60), (".elsewhere.8.01234567.tmp", 2 * atomic.ABANDONED_S)):
         left = store.folder / "staging" / name
@@ -404,7 +404,7 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
 
 
 def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
     for path in (old, young):
         path.mkdir(parents=True)
@@ -459,7 +459,7 @@ def test_a_disk_that_fills_at_any_moment_leaves_no_half_entry(
 def test_targets_on_a_disk_that_fills_stay_as_they_were(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    selected(store, tmp_path / "a")
+    stored_work(store, tmp_path / "a")
     new, old = tree(tmp_path / "a"), None
     for steps in range(100):
         folder = tmp_path / f"b {steps}"
