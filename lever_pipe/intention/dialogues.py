@@ -119,7 +119,7 @@ def _dialogue(row: DialogueRow) -> dict[str, Any]:
             "calls": [call.model_dump() for call in turn.calls],
             "reply": turn.reply,
             "reward": reward,
-            "uncovered": [row.hidden[location].text for location in turn.uncovered],
+            "uncovered": [row.hidden[i].text for i in turn.uncovered],
         }
         for turn, reward in zip(row.turns, row.rewards, strict=True)
     ]

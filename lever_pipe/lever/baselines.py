@@ -170,7 +170,7 @@ def _by_annotations(
     earned = (vqa_accuracy(each.answer, query.answers, normalise_references=rule) for each in candidates)
     accuracy = np.fromiter(earned, dtype=np.float64, count=len(candidates))
     same_type = np.array([candidate.question_type == query.question_type for candidate in candidates])
-    # Rounded, so that accuracies that differ in the last bits only count as ties.
+    # Rounded, so that accuracies that differ only in the last bits count as ties.
     return np.round(accuracy, 6), same_type
 
 

@@ -103,7 +103,7 @@ class Policy:
             DataError: fewer train examples than a pool needs.
         """
         vectors = self._encoder.images([Path(image)]), self._encoder.texts([question])
-        offered = self._sample(question, Path(image), *vectors) if pool is None else self._positions(pool)
+        offered = self._sample(question, Path(image), *vectors) if pool is None else self._example_ids(pool)
         shots = self.settings.shots if k is None else k
         # A selector with step embeddings can make only as many picks as it has embeddings.
         most = min(len(offered), self.settings.selector.steps or len(offered))
@@ -115,15 +115,15 @@ class Policy:
         # The table of queries has a single row, 0.
         pool_of_all = Pool(query_id=ExampleId(0), candidates=tuple(map(ExampleId, range(len(offered)))))
         (selection,) = choose(self._module, candidates, self._table_of(*vectors), [pool_of_all], shots)
-        return [self._train[offered[location]] for location in selection.demonstrations]
+        return [self._train[offered[position]] for position in selection.demonstrations]
 
     def _table_of(self, image: NDArray[np.float32], question: NDArray[np.float32]) -> EmbeddingTable:
         inputs = INPUTS[self.settings.selector.inputs](image, question)
         return EmbeddingTable(torch.from_numpy(inputs))
 
-    def _positions(self, pool: Sequence[int]) -> list[ExampleId]:
+    def _example_ids(self, pool: Sequence[int]) -> list[ExampleId]:
         if wrong := [
-            name for location, name in enumerate(pool) if name not in self.examples or name in pool[:location]
+            name for position, name in enumerate(pool) if name not in self.examples or name in pool[:position]
         ]:
             expected = f"pool: expected question ids of {EXAMPLES}, each once"
             raise ConfigError(expected, found=str(wrong[0]), do="Leave it out.")

@@ -192,9 +192,9 @@ def bins(reward: Reward, what: str, selected: str, values: Tensor, valid: Tensor
     width = BIN_WIDTHS[what]
     usable = values[valid].double().numpy()
     zeros = int((usable == 0).sum())
-    locations = Counter(np.floor(usable[usable != 0] / width + ROUNDING).astype(int).tolist())
+    counts = Counter(np.floor(usable[usable != 0] / width + ROUNDING).astype(int).tolist())
     ends = [(0.0, 0.0, zeros)] if zeros else []
-    ends += [(round(location * width, 9), round((location + 1) * width, 9), n) for location, n in locations.items()]
+    ends += [(round(number * width, 9), round((number + 1) * width, 9), n) for number, n in counts.items()]
     for low, high, n in sorted(ends):
         yield BinRow(
             reward.mode, reward.hard, reward.soft, reward.relevance, what, selected, low, high, n, n / len(usable)

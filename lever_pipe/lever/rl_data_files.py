@@ -219,7 +219,7 @@ def _with_pool(block: Any, query: Example, images: NDArray[np.str_], pools: Pool
     rows = PlainBlock.model_validate_json(json.dumps(block), strict=True).pointer_candidates
     used = sorted({i for row in rows for i in row.pointer})
     candidates = tuple(used + _sample(query.example_id, used, images, pools))
-    position = {i: PoolPosition(location) for location, i in enumerate(candidates)}
+    position = {i: PoolPosition(n) for n, i in enumerate(candidates)}
     trajectories = [
         Trajectory(
             **row.model_dump(exclude={"pointer"}),

@@ -95,8 +95,8 @@ def read_answered(
     for (answer_file, score_file), batch in groupby(files, key=lambda row: row[2:]):
         replies = storage.read_answers(answer_file)
         scores = {row.policy: row.questions for row in storage.read_rows(score_file, PolicyScores)}
-        for policy, selected, *_ in batch:
-            demonstrations = storage.read_selections(selected)
+        for policy, selection_file, *_ in batch:
+            demonstrations = storage.read_selections(selection_file)
             outcomes = {}
             for score in scores.get(policy, ()):
                 # Shot counts are nested: k shots use the first k demonstrations.
@@ -142,7 +142,7 @@ def samples_of(
                 group=group_of(str(policy.name)),
                 seed=policy.name.seed,
                 shots=max(shots),
-                demonstrations=tuple(examples[location] for location in most.demonstrations),
+                demonstrations=tuple(examples[i] for i in most.demonstrations),
                 answer=most.answer,
                 accuracy=most.accuracy,
                 one_shot_answer=single and single.answer,
@@ -222,7 +222,7 @@ def copying_of(
         for k in shots:
             rates: dict[str, list[float]] = {}
             for query, outcome in ((query, run.outcomes[query.example_id, k]) for run in runs for query in queries):
-                answers = [train[location].answer for location in outcome.demonstrations]
+                answers = [train[i].answer for i in outcome.demonstrations]
                 ranks, is_displayed = copied_at(outcome.answer, answers), any(earns(a, query.answers) for a in answers)
                 values = {"copied": bool(ranks), "shown": is_displayed, "llm": outcome.accuracy}
                 values |= {f"copied.{rank}": rank in ranks for rank in range(1, len(answers) + 1)}

@@ -33,9 +33,9 @@ def thumbnails(paths: Mapping[str, Path], most_bytes: int = MOST_BYTES) -> dict[
         pictures[key] = read_rgb(path)
         pictures[key].thumbnail((SIDES[0], SIDES[0]))  # full-size photographs would fill the memory
     for side in SIDES:
-        artefacts = {key: _thumbnail(picture, side) for key, picture in pictures.items()}
-        if sum(len(one["uri"]) for one in artefacts.values()) <= most_bytes:
-            return artefacts
+        made = {key: _thumbnail(picture, side) for key, picture in pictures.items()}
+        if sum(len(one["uri"]) for one in made.values()) <= most_bytes:
+            return made
     return {}
 
 

@@ -183,17 +183,17 @@ class WaveSlots:
     """The slots of a wave whose parents are stored; its packed row has each node's prompt, then its answer tokens.
 
     `attention` serves the wave's own pass, whose wanted tokens are the last prompt token and all answer tokens of
-    requests. A node that generates takes `free` more slots for the generated tokens.
+    requests. A node that generates takes `n_generated` more slots for the generated tokens.
     """
 
-    def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], free: int) -> None:
+    def __init__(self, pool: SlotPool, wave: Sequence[TrieNode], n_generated: int) -> None:
         self._pool = pool
         self._device = pool.keys.device
         self._new = pool.take(sum(node.size + node.n_branches for node in wave))
         generating = sum(node.generates for node in wave)
-        self._free = pool.take(generating * free).reshape(generating, free)
+        self._answer_slots = pool.take(generating * n_generated).reshape(generating, n_generated)
         self._prompts: list[Array] = []  # of generating nodes
-        self._temporary: list[Array] = [self._free.ravel()]
+        self._temporary: list[Array] = [self._answer_slots.ravel()]
         groups, outputs = (_Reading(groups, self._device) for groups in self._groups(wave))
         self.attention = PassAttention(pool, self._tensor(self._new), groups, outputs)
 
@@ -206,9 +206,9 @@ class WaveSlots:
             visible: mask of the generated columns that each of a row's new tokens sees, bool [alive, n, columns + n].
         """
         width, columns = visible.shape[1:]
-        free = self._free[list(alive)]
-        groups = _Reading(self._step_groups(alive, free[:, :columns], visible), self._device)
-        return PassAttention(self._pool, self._tensor(free[:, step * width : columns].ravel()), groups, groups)
+        slots = self._answer_slots[list(alive)]
+        groups = _Reading(self._step_groups(alive, slots[:, :columns], visible), self._device)
+        return PassAttention(self._pool, self._tensor(slots[:, step * width : columns].ravel()), groups, groups)
 
     def leave(self) -> None:
         """Return all slots to the pool except those of kept nodes' prompt tokens."""
@@ -245,19 +245,19 @@ class WaveSlots:
                 row[: node.past] = self._pool.paths[node.parent]
             if node.generates:
                 self._prompts.append(row[: node.length])
-            if node.is_shared:
+            if node.is_kept:
                 # A copy, because a view would keep the contexts of the whole group in memory.
                 self._pool.paths[node] = row[: node.length].copy()
-            self._temporary.append(row[node.length if node.is_shared else node.past :])
+            self._temporary.append(row[node.length if node.is_kept else node.past :])
         return contexts
 
-    def _step_groups(self, alive: Sequence[int], free: Array, visible: Tensor) -> Iterator[_Group]:
+    def _step_groups(self, alive: Sequence[int], slots: Array, visible: Tensor) -> Iterator[_Group]:
         width = visible.shape[1]
         begin = row = 0
         for length, members in groupby(alive, key=lambda index: self._prompts[index].size):
             prompts = np.stack([self._prompts[index] for index in members])
             rows = len(prompts)
-            context = np.concatenate([prompts, free[row : row + rows]], axis=1)
+            context = np.concatenate([prompts, slots[row : row + rows]], axis=1)
             mask = None
             # A single hypothesis sees all tokens of its answer, so only beams need a mask.
             if width > 1:

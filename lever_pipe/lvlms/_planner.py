@@ -35,7 +35,7 @@ class Budget:
     beams: int
 
     @property
-    def free(self) -> int:
+    def n_generated(self) -> int:
         """Generated tokens that a prompt stores; the last one of an answer is not fed back."""
         return (self.new_tokens - 1) * self.beams
 
@@ -51,7 +51,7 @@ class TrieNode:
         layout: its tokens with images expanded.
         parent: the node before it.
         request: the request whose prompt ends here.
-        is_shared: whether a node follows it, even if only one prompt contains it; its keys and values stay stored.
+        is_kept: whether a node follows it, even if only one prompt contains it; its keys and values stay stored.
         resident: whether an earlier plan has computed it.
         size: prompt tokens.
         past: tokens before it.
@@ -63,7 +63,7 @@ class TrieNode:
     """
 
     __slots__ = (
-        *("beginning", "branches", "end", "is_shared", "layout", "length"),
+        *("beginning", "branches", "end", "is_kept", "layout", "length"),
         *("n_branches", "parent", "past", "request", "resident", "size", "start"),
     )
 
@@ -74,13 +74,13 @@ class TrieNode:
         *,
         parent: TrieNode | None,
         request: TokenRequest | None,
-        is_shared: bool,
+        is_kept: bool,
     ) -> None:
         self.beginning: Beginning = (*(parent.beginning if parent else ()), segment)
         self.layout = layout
         self.parent = parent
         self.request = request
-        self.is_shared = is_shared
+        self.is_kept = is_kept
         self.resident = False
         self.size: int = layout.ids.size
         self.past: int = parent.length if parent else 0
@@ -143,8 +143,8 @@ def trie_order(requests: Iterable[TokenRequest]) -> list[TokenRequest]:
 
 def up_to_image(prompt: TokenPrompt) -> Beginning:
     """Return the beginning up to the first segment with an image; the whole prompt if none has one."""
-    positions = (location for location, segment in enumerate(prompt.segments, start=1) if segment.images)
-    return prompt.segments[: next(positions, len(prompt.segments))]
+    lengths = (length for length, segment in enumerate(prompt.segments, start=1) if segment.images)
+    return prompt.segments[: next(lengths, len(prompt.segments))]
 
 
 def distinct_tokens(ordered: Sequence[TokenRequest], size_of: Callable[[Segment], int]) -> int:
@@ -171,7 +171,7 @@ def require_fit(request: TokenRequest, length: int, budget: Budget) -> int:
     if longest > budget.context:
         raise PromptTooLongError(request.prompt, longest, budget.context)
     branches = sum(len(answer) - 1 for answer in request.answers)
-    stored = length + branches + (budget.free if request.generate else 0)
+    stored = length + branches + (budget.n_generated if request.generate else 0)
     if stored > budget.stored:
         raise ConfigError(
             "lvlm.kv_tokens: expected space for every prompt",
@@ -238,7 +238,7 @@ def _grow(
             layout_of(segment),
             parent=parent,
             request=request if last else None,
-            is_shared=not last or continued == len(segments),
+            is_kept=not last or continued == len(segments),
         )
         grown.append(parent)
     return grown
@@ -246,7 +246,7 @@ def _grow(
 
 def _temporary(node: TrieNode, budget: Budget) -> int:
     """Return the tokens that a node stores only during its wave."""
-    return (0 if node.is_shared else node.size) + node.n_branches + (budget.free if node.generates else 0)
+    return (0 if node.is_kept else node.size) + node.n_branches + (budget.n_generated if node.generates else 0)
 
 
 @dataclass
@@ -264,20 +264,20 @@ class _Draft:
 
     def takes(self, nodes: Sequence[TrieNode]) -> bool:
         """Return whether the nodes of a further prompt fit; those of the first prompt always do."""
-        stored = self.stored + sum(node.size for node in nodes if node.is_shared and not node.resident)
+        stored = self.stored + sum(node.size for node in nodes if node.is_kept and not node.resident)
         widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
         return not self.nodes or (2 * stored <= self.budget.stored and stored + widest <= self.budget.stored)
 
     def add(self, nodes: Sequence[TrieNode], depth: int) -> None:
         """Add the nodes of one prompt, the first one at `depth`."""
         self.nodes += ((level, node) for level, node in enumerate(nodes, start=depth) if not node.resident)
-        self.stored += sum(node.size for node in nodes if node.is_shared and not node.resident)
+        self.stored += sum(node.size for node in nodes if node.is_kept and not node.resident)
         self.widest = max(self.widest, *(_temporary(node, self.budget) for node in nodes))
 
     def close(self, continued: Sequence[TrieNode]) -> Chunk:
         """Return the chunk; `continued` is the path with which the next one begins."""
         going_on = set(map(id, continued))
-        held = [*self.carried, *(node for _, node in self.nodes if node.is_shared)]
+        held = [*self.carried, *(node for _, node in self.nodes if node.is_kept)]
         return Chunk(list(self._waves()), [node for node in held if id(node) not in going_on])
 
     def _waves(self) -> Iterator[list[TrieNode]]:
@@ -285,7 +285,7 @@ class _Draft:
         levels: dict[int, list[TrieNode]] = {}
         leaves: list[TrieNode] = []
         for depth, node in self.nodes:
-            (levels.setdefault(depth, []) if node.is_shared else leaves).append(node)
+            (levels.setdefault(depth, []) if node.is_kept else leaves).append(node)
         for nodes in [*(levels[depth] for depth in sorted(levels)), leaves]:
             yield from self._cut(sorted(nodes, key=lambda node: node.shape))
 

@@ -35,7 +35,7 @@ class Waves:
 
     def __init__(self, model: Any, vision: VisionStore, budget: Budget, options: DecodeOptions) -> None:
         self.pool = SlotPool(model, budget.stored)
-        self._free = budget.free
+        self._n_generated = budget.n_generated
         self._model = model
         self._decoder = model.model.language_model
         self._vision = vision
@@ -45,7 +45,7 @@ class Waves:
     @torch.inference_mode()
     def run(self, wave: Sequence[TrieNode]) -> list[tuple[TokenRequest, Result]]:
         """Return the results of the requests that end in the wave's nodes."""
-        slots = WaveSlots(self.pool, wave, self._free)
+        slots = WaveSlots(self.pool, wave, self._n_generated)
         try:
             return self._run(wave, slots)
         finally:
@@ -74,7 +74,7 @@ class Waves:
 
     def _generated(self, readout: ReadOut, slots: WaveSlots, nodes: Sequence[TrieNode]) -> list[Result]:
         """Return an answer for each node that generates, decoding only those that no given answer determines."""
-        unknown = [location for location, answer in enumerate(readout.answers) if answer is None]
+        unknown = [index for index, answer in enumerate(readout.answers) if answer is None]
         if not unknown:
             return [answer for answer in readout.answers if answer is not None]
         decoded = iter(decode(Rows(self, slots, nodes, unknown), readout.first[unknown], self._options))
@@ -117,11 +117,11 @@ class Rows:
 
     def prompt_tokens(self, vocabulary: int) -> Tensor:
         """Return the mask of the tokens that occur in each row's prompt, bool [B, V]."""
-        is_displayed = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
-        for row, index in zip(is_displayed, self.alive, strict=True):
+        occurs = torch.zeros(len(self.alive), vocabulary, dtype=torch.bool)
+        for row, index in zip(occurs, self.alive, strict=True):
             for part in self.nodes[index].path():
                 row[torch.from_numpy(part.layout.ids)] = True
-        return is_displayed.to(self.waves.pool.keys.device)
+        return occurs.to(self.waves.pool.keys.device)
 
     def feed(self, ids: Tensor, step: int, visible: Tensor) -> Tensor:
         """Return the logits [B, n, V] after feeding `ids` [B, n] in parallel at one position.

@@ -168,9 +168,9 @@ class StockEngine:
             span = slice(shape[1], shape[1] + len(answer))
             rows["input_ids"][row, span] = torch.tensor(answer)
             rows["attention_mask"][row, span] = 1
-        selected = longest + 1  # the lines of a whole prompt with a large vocabulary take gigabytes
-        last = {"logits_to_keep": selected} if "logits_to_keep" in self._taken else {}
-        lines = self._model(**rows, **last).logits[:, -selected:-1].float().log_softmax(-1)
+        n_lines = longest + 1  # the lines of a whole prompt with a large vocabulary take gigabytes
+        last = {"logits_to_keep": n_lines} if "logits_to_keep" in self._taken else {}
+        lines = self._model(**rows, **last).logits[:, -n_lines:-1].float().log_softmax(-1)
         return [tuple(line[range(len(a)), list(a)].tolist()) for line, a in zip(lines, answers, strict=True)]
 
     def inputs(self, prompts: Sequence[TokenPrompt], *, reserved: int) -> dict[str, Tensor]:
@@ -288,7 +288,7 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
     if not whole.startswith(question) or not answer or before.strip():
         problems.append("an assistant turn that does not start with the generation prompt")
     elif not tail:
-        problems.append("nothing behind an answer")
+        problems.append("nothing after an answer")
     question_ids, answered_ids, ended_ids = (
         _ids(tokenizer, question + text) for text in ("", before + REPLY, before + REPLY + tail.lstrip(" "))
     )

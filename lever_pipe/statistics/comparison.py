@@ -73,7 +73,7 @@ def sign_flip_p(differences_N: ArrayLike, *, generator: np.random.Generator, n_d
         return _enumerated_p(sizes, observed)
     steps = _lattice(sizes)
     if steps is None:
-        return _permutation_p(sizes, observed, generator, n_draws)
+        return _sampled_p(sizes, observed, generator, n_draws)
     unit = float(sizes[0] / steps[0])
     return _counted_p(steps, round(observed / unit))
 
@@ -153,7 +153,7 @@ def _counted_p(steps: NDArray[np.int64], observed: int) -> float:
     return min(1.0, max(p, 2.0 ** (1 - steps.size)))
 
 
-def _permutation_p(sizes: Array, observed: float, generator: np.random.Generator, n_draws: int) -> float:
+def _sampled_p(sizes: Array, observed: float, generator: np.random.Generator, n_draws: int) -> float:
     extreme, done, rows = 0, 0, max(1, 4_000_000 // sizes.size)
     while done < n_draws:
         n = min(rows, n_draws - done)

@@ -93,7 +93,7 @@ def paired_difference(left_SNC: Array, right_TNC: Array, *, same_runs: bool) -> 
         same_runs: run s of both sides shares its seed, so that S = T.
 
     Raises:
-        ShapeError: the shapes of the sides differ, or as `mean_accuracy`.
+        ShapeError: the shapes of the sides do not fit, or as `mean_accuracy`.
 
     Source: Clark 1973 (crossed runs and questions)
     Source: Satterthwaite 1946
@@ -337,8 +337,8 @@ def _combined(sides: Sequence[Array]) -> Estimates:
         spread_C = spread_C + variance_C**2 / (s - 1)
     df_C = np.divide(runs_C**2, spread_C, out=np.ones_like(runs_C), where=spread_C > 0)
     questions_C = np.maximum(of_questions_C, rest_C)
-    sampled_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C
-    variances_JC = questions_C + np.maximum(runs_C / sampled_JC - rest_C, 0.0)
+    quantiles_JC = 2 * scipy.special.gammaincinv(df_C / 2, _CHANCES[:, None]) / df_C
+    variances_JC = questions_C + np.maximum(runs_C / quantiles_JC - rest_C, 0.0)
     share_JC = np.divide(questions_C, variances_JC, out=np.ones_like(variances_JC), where=variances_JC > 0)
     return Estimates(
         value=by_question_NC.mean(axis=0),

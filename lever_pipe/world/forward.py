@@ -83,8 +83,8 @@ def image_features(visual: Any, patches: Tensor) -> Tensor:
     hidden = F.linear(pixels, weight)
     n_images, n_patches, _ = hidden.shape
     grid = torch.tensor([[1, GRID, GRID]])
-    place = get_vision_position_ids(grid, visual.spatial_merge_size)
-    cos, sin = (table[None] for table in visual.rotary_pos_emb(hidden, place))
+    coordinates = get_vision_position_ids(grid, visual.spatial_merge_size)
+    cos, sin = (table[None] for table in visual.rotary_pos_emb(hidden, coordinates))
     for block in visual.blocks:
         attn = block.attn
         qkv = attn.qkv(block.norm1(hidden)).view(n_images, n_patches, 3, attn.num_heads, -1)
@@ -120,16 +120,16 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
     """Return token ids and positions of prompts with equal numbers of turns."""
     rows = []
     for prompt in prompts:
-        offset = place = 0
+        offset = start = 0
         ids, positions, images, query_positions = [], [], [], []
         for question, answer in prompt:
             turn_ids, turn_positions, ask = _turn_layout(question, answer)
             ids.append(turn_ids)
-            positions.append(turn_positions + place)
+            positions.append(turn_positions + start)
             images.append(offset + _FIRST_IMAGE_SLOT + np.arange(IMAGE_TOKENS))
             query_positions.append(offset + ask)
             offset += len(turn_ids)
-            place += len(turn_ids) - 2  # four visual tokens take two positions
+            start += len(turn_ids) - 2  # four visual tokens take two positions
         rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, query_positions))
     width = max(len(row[0]) for row in rows)
     packed_ids = np.full((len(rows), width), lexicon.PAD_ID, dtype=np.int64)

@@ -233,12 +233,12 @@ def _with_copies(pictures: Sequence[Picture], share: float) -> list[Picture]:
     """
     with_copies = list(pictures)
     for size in {len(picture.questions) for picture in pictures}:
-        places = [i for i, picture in enumerate(pictures) if len(picture.questions) == size]
-        n_originals = max(1, len(places) - round(share * len(places)))
-        for turn, place in enumerate(places[n_originals:]):
-            original, copy = pictures[places[turn % n_originals]], pictures[place]
+        indices = [i for i, picture in enumerate(pictures) if len(picture.questions) == size]
+        n_originals = max(1, len(indices) - round(share * len(indices)))
+        for turn, index in enumerate(indices[n_originals:]):
+            original, copy = pictures[indices[turn % n_originals]], pictures[index]
             questions = dict(zip(copy.questions, original.questions.values(), strict=True))
-            with_copies[place] = Picture(copy.image_id, original.scene, questions, copy_of=original.image_id)
+            with_copies[index] = Picture(copy.image_id, original.scene, questions, copy_of=original.image_id)
     return with_copies
 
 

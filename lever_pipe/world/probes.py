@@ -67,7 +67,7 @@ def true_answers(examples: Sequence[Example]) -> dict[str, str]:
 def _demonstrations(
     query: Example, pool: Sequence[Example], by_type: Sequence[Example], truth: str, rng: np.random.Generator
 ) -> dict[str, tuple[Example, ...]]:
-    """Return the demonstrations of each probe, or none if the pool is too small; `by_type` is the sorted pool."""
+    """Return the demonstrations of each probe, or none if the pool is too small; `by_type` is the pool by type."""
     relation = relation_of(query)
 
     def draw(n: int, accept: Callable[[Example], bool]) -> tuple[Example, ...]:

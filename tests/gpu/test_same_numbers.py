@@ -70,11 +70,11 @@ def test_answers_on_both_devices(tmp_path: Path) -> None:
     prepared(tmp_path, raw, EXPERIMENT.data, n_eval=100)
     train, queries = (storage.read_examples(path) for path in rows.values())
     splits = [(train, raw["train"]["images"]), (queries, raw["eval"]["images"])]
-    requested = config("answer_prompts").lvlm
-    prompts = [Wording(requested.prompt).prompt(q, train[i : i + 4]) for i, q in enumerate(queries)]
+    settings = config("answer_prompts").lvlm
+    prompts = [Wording(settings.prompt).prompt(q, train[i : i + 4]) for i, q in enumerate(queries)]
     requests, folder = [LvlmRequest(prompt) for prompt in prompts], ROOT / EXPERIMENT.lvlm.model
     cpu, cuda = (
-        load_lvlm(requested, folder, splits, Runtime(device=device)).run(requests) for device in ("cpu", "cuda")
+        load_lvlm(settings, folder, splits, Runtime(device=device)).run(requests) for device in ("cpu", "cuda")
     )
     assert [reply.text for reply in cpu] == [reply.text for reply in cuda]
 

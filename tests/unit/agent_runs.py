@@ -221,8 +221,8 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
     """Write the files of every run; return them as `collect_agents` takes them."""
     paths: dict[str, list[Path]] = {}
     for run in study.runs:
-        location = folder / f"arm~{run.arm}" / f"seed~{run.seed}"
-        for name, path in write_run(location, study, run).items():
+        of_run = folder / f"arm~{run.arm}" / f"seed~{run.seed}"
+        for name, path in write_run(of_run, study, run).items():
             paths.setdefault(name, []).append(path)
     names = ("metrics", "evaluations", "episodes", "done", "manifests", "test_evaluations", "test_episodes")
     found = {name: tuple(paths.get(name, ())) for name in names}
@@ -249,18 +249,18 @@ def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[
     return files
 
 
-def write_run(location: Path, study: Study, run: AgentRun) -> dict[str, Path]:
+def write_run(folder: Path, study: Study, run: AgentRun) -> dict[str, Path]:
     study = replace(study, executed=study.lengths.get((run.arm, run.seed), study.executed))
     found = [evaluate(study, run, "val", "current", step) for step in study.evaluated]
     curve = [row for rows, _ in found for row in rows]
-    selected = [row for row in curve if row.mode == study.modes[-1]]
-    best = max(selected, key=lambda row: (row.values["reward"], -row.step)).step
+    of_last_mode = [row for row in curve if row.mode == study.modes[-1]]
+    best = max(of_last_mode, key=lambda row: (row.values["reward"], -row.step)).step
     files = {
-        "metrics": location / "metrics.jsonl",
-        "evaluations": location / "evaluations.jsonl",
-        "episodes": location / "episodes.jsonl",
-        "done": location / "done.json",
-        "manifests": location / "run.json",
+        "metrics": folder / "metrics.jsonl",
+        "evaluations": folder / "evaluations.jsonl",
+        "episodes": folder / "episodes.jsonl",
+        "done": folder / "done.json",
+        "manifests": folder / "run.json",
     }
     steps = [StepRow(step=step, values=step_values(study, run, step)) for step in range(1, study.last + 1)]
     storage.write_rows(files["metrics"], steps)
@@ -270,7 +270,7 @@ def write_run(location: Path, study: Study, run: AgentRun) -> dict[str, Path]:
     storage.write_row(files["manifests"], manifest(study))
     if study.has_test:
         tested = [evaluate(study, run, "test", name, step) for name, step in (("last", study.last), ("best", best))]
-        files |= {name: location / "test" / f"{name[5:]}.jsonl" for name in ("test_evaluations", "test_episodes")}
+        files |= {name: folder / "test" / f"{name[5:]}.jsonl" for name in ("test_evaluations", "test_episodes")}
         storage.write_rows(files["test_evaluations"], [row for rows, _ in tested for row in rows])
         storage.write_rows(files["test_episodes"], [row for _, rows in tested for row in rows])
     return files

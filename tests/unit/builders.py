@@ -141,13 +141,13 @@ def embedding_arrays(n_examples: int, *, width: int = WIDTH, seed: int = 0) -> d
 
 def world_files(folder: Path, world: WorldData) -> dict[str, dict[str, Path]]:
     """Generate a world below a folder; return the raw files of each split under the stages' names."""
-    artefacts = {}
+    files = {}
     for split, name in (("train", "train"), ("eval", "val")):
         kinds = ("questions", "annotations", "images")
         raw = {kind: folder / f"{split}_{kind}" for kind in kinds} | {"image_listing": folder / f"{split}.sha256"}
         generate_world(**raw, config=GenerateWorldConfig(split=name, world=world))  # type: ignore[arg-type]
-        artefacts[split] = raw
-    return artefacts
+        files[split] = raw
+    return files
 
 
 def prepared(folder: Path, raw: dict[str, dict[str, Path]], data: ExampleSettings, **changed: object) -> dict[str, int]:

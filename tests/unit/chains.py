@@ -78,10 +78,10 @@ class Chain:
     files: dict[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        artefacts = self.files or training_files(self.folder, n_train=self.n_train)  # 20 queries: 16 train, 4 validate
+        files = self.files or training_files(self.folder, n_train=self.n_train)  # 20 queries: 16 train, 4 validate
         groups = self.folder / "groups.safetensors"
-        reward_groups(rl_data=artefacts["rl_data"], groups=groups, config=RewardGroupsConfig(reward=self.reward))
-        self.files = {"groups": groups, "embeddings": artefacts["embeddings"]}
+        reward_groups(rl_data=files["rl_data"], groups=groups, config=RewardGroupsConfig(reward=self.reward))
+        self.files = {"groups": groups, "embeddings": files["embeddings"]}
 
     def outputs(self, run: str) -> dict[str, Path]:
         """Return the three files of every job."""

@@ -114,9 +114,9 @@ def evaluated(
     evidence: Evidence, lineages: Lineages | None = None, study: Study = Study()
 ) -> dict[str, EvaluatedClaim]:
     """Return every claim of the file, evaluated by evidence, by id; `lineages` are added to the published ones."""
-    displayed = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
+    studies = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
     agents = agent_runs.displayed_config(study).agents
-    config = BuildReportConfig(title="", studies=tuple(displayed), main_preset=PRESET, agents=agents)
+    config = BuildReportConfig(title="", studies=tuple(studies), main_preset=PRESET, agents=agents)
     context = ReportContext(evidence, config, {**read_published_lineage(REFERENCE_LINEAGE), **(lineages or {})})
     return {of.claim.id: of for of in evaluate_claims(book(), context)}
 
@@ -180,7 +180,7 @@ def _runs(of: Ours) -> list[tuple[float, int, int]]:
     return [(b, s, e) for b in of.betas for s in of.seeds for e in range(1, of.epochs + 1)]
 
 
-def _sample(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
+def _on_policy(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
     """Return the name and the first columns of on-policy GRPO and the marks, of one seed and one epoch more."""
     runs = [(f"on_policy/base~5/beta~{b:g}", ("grpo", "on_policy", 5, b)) for b in of.on_policy_betas]
     if runs:
@@ -193,13 +193,13 @@ def _sample(of: Ours) -> list[tuple[str, tuple[object, ...]]]:
 
 
 def _scores(of: Ours) -> list[tuple[object, ...]]:
-    sampled = [
+    on_policy = [
         (name, *first, "prefix", n, k, 77.0, n, n, PRESET)
-        for name, first in _sample(of)
+        for name, first in _on_policy(of)
         for n in of.samples
         for k in of.shots
     ]
-    return sampled + [
+    return on_policy + [
         (policy(b, s, e), "grpo", "offline", 5, b, s, e, "prefix", n, k, of.accuracy(b, e, k) + s - 1, n, n, PRESET)
         for b, s, e in _runs(of)
         for n in of.samples
@@ -221,8 +221,8 @@ def _intervals(of: Ours) -> list[tuple[object, ...]]:
 
 def _training(of: Ours) -> list[tuple[object, ...]]:
     later = [(b, 0, e) for b in of.long_betas for e in range(of.epochs + 1, of.long_epochs + 1)]
-    sampled = [(*first, name, 77.0, PRESET) for _, first in _sample(of) for name in metrics(0.0, 0, 1)]
-    return sampled + [
+    on_policy = [(*first, name, 77.0, PRESET) for _, first in _on_policy(of) for name in metrics(0.0, 0, 1)]
+    return on_policy + [
         ("grpo", "offline", 5, b, s, e, name, value, PRESET)
         for b, s, e in [*_runs(of), *later]
         for name, value in metrics(b, s, e, is_long=b in of.long_betas and s == 0).items()

@@ -20,7 +20,7 @@ from lever_pipe.base import numerics
 from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.on_policy import ScoredSelections
+from lever_pipe.lever.training.on_policy import ScoredSelection
 from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.stages import selector_training
 
@@ -88,12 +88,12 @@ CURVES: Mapping[str, Callable[[Path, pytest.MonkeyPatch], Curve]] = {
 }
 
 
-def rule_scores(prompts: Sequence[PromptIds], **_: object) -> list[ScoredSelections]:
+def rule_scores(prompts: Sequence[PromptIds], **_: object) -> list[ScoredSelection]:
     """Reward selections by arithmetic on query, demonstrations and their order, as no LVLM would."""
     codes = [
-        query + sum((location + 1) * (one + 1) for location, one in enumerate(chosen)) for query, chosen in prompts
+        query + sum((position + 1) * (one + 1) for position, one in enumerate(chosen)) for query, chosen in prompts
     ]
-    return [ScoredSelections(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
+    return [ScoredSelection(code * 37 % 101 / 100, float(code % 3 == 0)) for code in codes]
 
 
 class _Recorded(Updates):

@@ -28,14 +28,14 @@ def judged(*indices: int, related: bool = True) -> Judgement:
 
 
 class ScriptedUser:
-    """Return prescribed judgements in order, and record the prompts."""
+    """Return prescribed judgements in order, and record the questions to judge."""
 
     concurrency = 1
     is_remote = True
 
     def __init__(self, *judgements: Judgement, replies: Sequence[UserReply] = ()) -> None:
         self.counts = RequestCounts()
-        self.prompts: list[tuple[str, tuple[Exchange, ...], tuple[int, ...]]] = []
+        self.asked: list[tuple[str, tuple[Exchange, ...], tuple[int, ...]]] = []
         self._judgements = list(judgements)
         self._replies = list(replies)
 
@@ -43,7 +43,7 @@ class ScriptedUser:
         return self._replies.pop(0) if self._replies else UserReply("yes", ok=True)
 
     def judge(self, task: Task, question: str, history: Sequence[Exchange], remaining: tuple[int, ...]) -> Judgement:
-        self.prompts.append((question, tuple(history), remaining))
+        self.asked.append((question, tuple(history), remaining))
         return self._judgements.pop(0) if self._judgements else judged()
 
 

@@ -41,13 +41,13 @@ def make(
     *,
     inputs: Mapping[str, Paths] | None = None,
     config: Mapping[str, Any] | None = None,
-    **text: Any,
+    **changes: Any,
 ) -> Path:
     """Write an artifact: `outputs` maps a name to path and content, `inputs` to existing files.
 
     An output without content is there already, too.
     """
-    artefacts = {
+    written = {
         name: Path(path) if content is None else write(path, content) for name, (path, content) in outputs.items()
     }
     read = flat(inputs or {})
@@ -63,11 +63,11 @@ def make(
         "device": "cpu",
         "threads": 1,
         "seconds": 1.5,
-        "outputs": {name: contents.digest(path) for name, path in artefacts.items()},
+        "outputs": {name: contents.digest(path) for name, path in written.items()},
         "tensors": {name: contents.in_short(of) for name, of in tensors.items()},
-        "paths": {**read, **{name: str(path) for name, path in artefacts.items()}, "manifest": manifest},
+        "paths": {**read, **{name: str(path) for name, path in written.items()}, "manifest": manifest},
     }
-    storage.write_row(Path(manifest), Manifest.model_validate(row | text))
+    storage.write_row(Path(manifest), Manifest.model_validate(row | changes))
     os.utime(manifest, (LONG_AGO, LONG_AGO))
     return Path(manifest)
 

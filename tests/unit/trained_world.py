@@ -62,11 +62,11 @@ def make_world(folder: Path) -> Path:
         storage.write_rows(folder / f"{name}.jsonl", getattr(splits, name))
     codec = WordCodec.of_world()
     policy = build_tiny(TINY, codec.vocabulary_size, 0)
-    training_samples = WarmStart(steps=120, batch=16, learning_rate=1e-2, warmup_steps=5)
+    warm_start = WarmStart(steps=120, batch=16, learning_rate=1e-2, warmup_steps=5)
     user = load_simulator(RULE, AgentExecution())
-    demonstrator = Demonstrator(codec, user, ENVIRONMENT, training_samples, max_context=MODEL.max_context)
+    demonstrator = Demonstrator(codec, user, ENVIRONMENT, warm_start, max_context=MODEL.max_context)
     batches = draw_batches(demonstrator, splits.train)
-    for _ in imitate(policy, batches, training_samples, pad_id=codec.pad_id):
+    for _ in imitate(policy, batches, warm_start, pad_id=codec.pad_id):
         pass
     save_policy(folder / "policy", policy.eval(), codec)
     return folder

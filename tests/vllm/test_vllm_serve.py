@@ -32,21 +32,21 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    location, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
+    address, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("server") / "log"
     # The module of `vllm serve`; the command itself looks for a package of that name, which the CPU build lacks.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", LVLM, "--served-model-name", NAME]
     command += [*OWN, "--host", "127.0.0.1", "--port", port]
     alone = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with log.open("w") as messages, subprocess.Popen(command, stdout=messages, stderr=messages, env=alone) as server:
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=alone) as server:
         try:
             for _ in range(PATIENCE_S):
                 assert server.poll() is None, log.read_text()[-2000:]
                 try:
-                    urllib.request.urlopen(f"{location}/health", timeout=1).close()
+                    urllib.request.urlopen(f"{address}/health", timeout=1).close()
                     break
                 except (URLError, OSError):
                     time.sleep(1)
-            yield f"{location}/v1"
+            yield f"{address}/v1"
         finally:
             server.terminate()
 

@@ -173,13 +173,13 @@ def dialogue_of(episode: Episode, row: EpisodeRow, player: AnyPlayer) -> Dialogu
         category=task.category,
         request=_cut(task.task),
         hidden=tuple(HiddenDetail(text=_cut(d.description), importance=d.importance) for d in task.missing_details),
-        turns=tuple(_turn(episode, label, player) for label in range(len(episode.rewards))),
+        turns=tuple(_turn(episode, turn_index, player) for turn_index in range(len(episode.rewards))),
     )
 
 
-def _turn(episode: Episode, label: int, player: AnyPlayer) -> DialogueTurn:
-    text, calls = player.utterance(episode, label)
-    result = episode.results[label]
+def _turn(episode: Episode, turn_index: int, player: AnyPlayer) -> DialogueTurn:
+    text, calls = player.utterance(episode, turn_index)
+    result = episode.results[turn_index]
     return DialogueTurn(
         text=_cut(text),
         calls=tuple(DialogueCall(choice=call.choice, content=_cut(call.content)) for call in calls),

@@ -172,7 +172,7 @@ class DialogueCache:
         device, sizes = self._model.device, [len(text) for text in texts]
         attention = _Attention(self._states, rows, begins, sizes, n_rows=len(self._lengths), device=device)
         ids_1T = torch.tensor([[token for text in texts for token in text]], device=device)
-        hidden_nH = run_layers(self._model, ids_1T, attention.places_T[None], attention, attention.ends)
+        hidden_nH = run_layers(self._model, ids_1T, attention.positions_T[None], attention, attention.ends)
         logits_nV: Tensor = self._model.lm_head(hidden_nH).float()
         return logits_nV
 
@@ -202,7 +202,7 @@ class _Attention:
         starts_n = sizes_n.cumsum(0) - sizes_n
         self._text_T = texts_n.repeat_interleave(sizes_n, output_size=sum(sizes))
         self._column_T = torch.arange(sum(sizes), device=device) - starts_n[self._text_T]
-        self.places_T = begins_n[self._text_T] + self._column_T
+        self.positions_T = begins_n[self._text_T] + self._column_T
         self.ends = torch.zeros_like(sizes_n), starts_n + sizes_n - 1
         # A shorter text is filled up with its last token again, as a query whose output is unused.
         columns_W = torch.arange(max(sizes), device=device)
@@ -232,15 +232,15 @@ class _Attention:
             if states is not None:
                 grown[:, : states.shape[1]] = states
             states = self._states[name] = grown
-        states[self._rows_n[self._text_T], self.places_T] = fresh
+        states[self._rows_n[self._text_T], self.positions_T] = fresh
         states = states[:, : self._n_positions]
         # `index_select` would copy the states even if it selects all rows.
         return (states if len(self._rows_n) == self._n_rows else states.index_select(0, self._rows_n)).transpose(1, 2)
 
     def _masked(self, queries: Tensor) -> Tensor:
         """Return the additive causal mask [n, W, S], the same in every layer."""
-        places_nW = self.places_T[self._token_nW]
-        later_nWS = torch.arange(self._n_positions, device=places_nW.device) > places_nW[:, :, None]
+        positions_nW = self.positions_T[self._token_nW]
+        later_nWS = torch.arange(self._n_positions, device=positions_nW.device) > positions_nW[:, :, None]
         return torch.zeros_like(later_nWS, dtype=queries.dtype).masked_fill_(later_nWS, -torch.inf)
 
 

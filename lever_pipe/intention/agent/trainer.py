@@ -71,8 +71,8 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
     arm, grpo = config.arm, config.grpo
     prepare_for_updates(policy)
     optimiser = AdamW(policy, learning_rate=peak_rate(config), weight_decay=grpo.weight_decay)
-    selected = run.reference if arm.reference_reset else None
-    progress = load_progress(state, policy, optimiser, selected, identity=identity)
+    reference = run.reference if arm.reference_reset else None
+    progress = load_progress(state, policy, optimiser, reference, identity=identity)
     if progress is None:
         progress = RunProgress()
         _validate(run, progress)
@@ -92,7 +92,7 @@ def train(run: TrainingRun, *, state: Path, checkpoint_every: int, identity: str
             # The checkpoint must contain this step's row; afterwards the row gets the checkpoint's own seconds.
             if step % checkpoint_every == 0 and not is_over(config, progress):
                 with clock.time("checkpoint"):
-                    save_progress(state, progress, policy, optimiser, selected, identity=identity)
+                    save_progress(state, progress, policy, optimiser, reference, identity=identity)
                 progress.metrics[-1] = _row(step, values, clock)
             bar.update()
     return progress
@@ -158,24 +158,24 @@ def _training_samples(
     """Return the policy's scores of every response token, and a training sample for each episode."""
     grpo, player = run.config.grpo, run.player
     positions = [token_positions_of(episode) for episode in episodes]
-    tokens, pad_id = [index.tokens for index in positions], player.codec.pad_id
+    tokens, pad_id = [of.tokens for of in positions], player.codec.pad_id
     with clock.time("log_probs"), player.computing():
-        response = [index.response for index in positions]
+        response = [of.response for of in positions]
         before = score_all(player.policy, tokens, response, grpo, pad_id=pad_id, entropies=True)
     # The agent's tokens suffice for the KL; entropies are reported over all response tokens.
     with clock.time("reference"), player.computing():
-        agent = [index.agent for index in positions]
+        agent = [of.agent for of in positions]
         reference = score_all(run.reference, tokens, agent, grpo, pad_id=pad_id, entropies=False)
     # `before` has all response tokens, a training sample only the agent's.
     training_samples = [
         TrainingSample(
-            index.tokens,
-            index.agent,
-            torch.zeros(len(index.agent)) if advantages is None else advantages,
-            policy.log_probs[index.is_agent.to(policy.log_probs.device)],
+            of.tokens,
+            of.agent,
+            torch.zeros(len(of.agent)) if advantages is None else advantages,
+            policy.log_probs[of.is_agent.to(policy.log_probs.device)],
             anchor.log_probs,
         )
-        for index, advantages, policy, anchor in zip(positions, credit.advantages, before, reference, strict=True)
+        for of, advantages, policy, anchor in zip(positions, credit.advantages, before, reference, strict=True)
     ]
     return before, training_samples
 

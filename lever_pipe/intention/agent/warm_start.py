@@ -223,14 +223,14 @@ def pack(batch: Batch, *, pad_id: int) -> Packed:
         is_agent=torch.zeros(len(rows), width, dtype=torch.bool),
     )
     for r, row in enumerate(rows):
-        location = 0
+        end = 0
         for dialogue in row:
-            span = slice(location, location + len(dialogue.tokens))
+            span = slice(end, end + len(dialogue.tokens))
             packed.ids[r, span] = torch.tensor(dialogue.tokens)
             packed.is_agent[r, span] = torch.tensor(dialogue.is_agent)
-            location = span.stop
+            end = span.stop
             # The padding restarts too, so that it counts as a further dialogue.
-            packed.positions[r, location:] = torch.arange(width - location)
+            packed.positions[r, end:] = torch.arange(width - end)
     return packed
 
 

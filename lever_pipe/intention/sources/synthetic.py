@@ -89,6 +89,6 @@ def _value(rng: np.random.Generator) -> str:
 
 
 def _detail(slot: str, importance: Literal[1, 2, 3], rng: np.random.Generator) -> MissingDetail:
-    locations = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
-    options = tuple(VALUES[int(k)] for k in locations)
+    indices = rng.choice(len(VALUES), size=_N_OPTIONS, replace=False)
+    options = tuple(VALUES[int(k)] for k in indices)
     return MissingDetail(description=slot, importance=importance, inquiry=inquiry(slot), options=options)

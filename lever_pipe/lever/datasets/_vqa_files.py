@@ -153,13 +153,13 @@ def asked_images(questions: Path, options: ReadOptions) -> dict[str, AskedImage]
     """
     with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
         entries = json.loads(questions.read_bytes())["questions"]
-        rows = [
-            (int(entry["question_id"]), entry["image_id"], location) for location, entry in enumerate(entries, start=1)
-        ]
-        prompts: dict[Any, AskedImage] = {}
-        for question_id, image_id, location in _in_order(sorted(rows), options)[: options.limit]:
-            prompts.setdefault(image_id, AskedImage(question_id, location))
-        return {options.image_name.format(image_id=image_id): question for image_id, question in prompts.items()}
+        rows = [(int(entry["question_id"]), entry["image_id"], number) for number, entry in enumerate(entries, start=1)]
+        first_questions: dict[Any, AskedImage] = {}
+        for question_id, image_id, number in _in_order(sorted(rows), options)[: options.limit]:
+            first_questions.setdefault(image_id, AskedImage(question_id, number))
+        return {
+            options.image_name.format(image_id=image_id): question for image_id, question in first_questions.items()
+        }
     return {}
 
 

@@ -82,10 +82,10 @@ class EmbeddingTable(NamedTuple):
         if _is_noisy(module):
             return module.encode(self.vectors[groups.queries], self.vectors[groups.pools])
         met = torch.cat([groups.queries[:, None], groups.pools], dim=1)
-        distinct, locations = torch.unique(met, return_inverse=True)
+        distinct, rows = torch.unique(met, return_inverse=True)
         projected = module.project(self.vectors[distinct])
-        query_BH, pool_BKH = embedding(locations[:, 0], projected), embedding(locations[:, 1:], projected)
-        candidates_BKH = embedding(locations[:, 1:], module.as_candidates(projected))
+        query_BH, pool_BKH = embedding(rows[:, 0], projected), embedding(rows[:, 1:], projected)
+        candidates_BKH = embedding(rows[:, 1:], module.as_candidates(projected))
         return Encoded(module.as_query(query_BH, pool_BKH), candidates_BKH)
 
     def among(self, module: PointerSelector, query_BH: Tensor, pools_BK: Tensor) -> Encoded:

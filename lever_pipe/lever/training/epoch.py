@@ -97,7 +97,7 @@ class SelectorEpoch:
     ) -> EpochMetrics:
         """Write the epoch's three files and return the metrics of its steps, followed by `more`.
 
-        `temperature` belongs to `validation_loss`, `kl_beta` the weight of the penalty for the next epoch.
+        `temperature` is the one of `validation_loss`; `kl_beta` is the weight of the penalty for the next epoch.
         """
         objective, epoch = self._objective, self._config.epoch
         held_out = validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)

@@ -80,8 +80,8 @@ def groups_of_beams(
     """
     groups = []
     for row, pool in zip(rows, pools, strict=True):
-        locations = {candidate: location for location, candidate in enumerate(pool.candidates)}
-        selections = [[locations[i] for i in order(beam.demonstrations)] for beam in row.beams]
+        positions = {candidate: position for position, candidate in enumerate(pool.candidates)}
+        selections = [[positions[i] for i in order(beam.demonstrations)] for beam in row.beams]
         groups.append(_Scored(row.query_id, pool.candidates, selections, [beam.probability for beam in row.beams]))
     return _padded(groups)
 
@@ -149,11 +149,11 @@ def keep_best(
     """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
     # As published, rewards are standardised twice: over all selections, then over the k best.
     z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
-    locations, valid = top_k_by_reward(z, groups.valid, k)
+    best, valid = top_k_by_reward(z, groups.valid, k)
     shots = groups.selections.shape[-1]
-    selections = groups.selections.gather(1, locations[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, locations), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
-    rewards = groups.rewards.gather(1, locations)
+    selections = groups.selections.gather(1, best[..., None].expand(-1, -1, shots))
+    advantages = group_advantages(z.gather(1, best), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
+    rewards = groups.rewards.gather(1, best)
     return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 

@@ -37,7 +37,7 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm
 
 
-class ScoredSelections(NamedTuple):
+class ScoredSelection(NamedTuple):
     """Scores of the LVLM's answer with one selection."""
 
     reward: float
@@ -45,7 +45,7 @@ class ScoredSelections(NamedTuple):
     """VQA accuracy of its answer, in [0, 1]."""
 
 
-ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelections]]
+ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelection]]
 """Answers prompts and rewards the answers: one result for each selection, in order."""
 
 
@@ -149,7 +149,7 @@ def draw_groups(
     lengths, taken = ended_selections(selections, most, queries.pools.shape[1])
     prompts = prompts_of(queries, selections, lengths)
     verdicts = torch.tensor(score_selections(prompts), dtype=torch.float32, device=device)
-    rewards, accuracies = verdicts.view(len(queries), settings.group, len(ScoredSelections._fields)).unbind(dim=-1)
+    rewards, accuracies = verdicts.view(len(queries), settings.group, len(ScoredSelection._fields)).unbind(dim=-1)
     if policy.head.stops:
         rewards = net_rewards(rewards, lengths, price=settings.stop_price)
     groups = Groups(queries.queries, queries.pools, selections, rewards, torch.ones_like(rewards, dtype=torch.bool))
@@ -210,7 +210,7 @@ def scored_by_lvlm(
     wording: Wording,
     reward: Reward,
     rule: Normalisation = "when_they_disagree",
-) -> list[ScoredSelections]:
+) -> list[ScoredSelection]:
     """Return reward and VQA accuracy of the LVLM's answer with each selection; equal prompts are answered once."""
     # Sorted, so that the order of requests does not depend on the order of sampling.
     distinct, reward_of = sorted(set(prompts)), reward_function(reward)
@@ -221,7 +221,7 @@ def scored_by_lvlm(
     ]
     answered = trajectories_of(proposals, train, model, wording, rule)
     verdicts = {
-        prompt: ScoredSelections(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)
+        prompt: ScoredSelection(reward_of(t), t.vqa_acc_score) for prompt, t in zip(distinct, answered, strict=True)
     }
     return [verdicts[prompt] for prompt in prompts]
 

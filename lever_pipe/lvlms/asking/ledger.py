@@ -142,12 +142,12 @@ class Ledger:
         content = b"".join(self._pending)
         # A failed write may leave a torn line, which must stay the last of its file: so stop using that file first.
         path, self._path = self._path, None
-        retained = path is not None and _append(path, content, mode="r+b")
-        while not retained:
+        is_written = path is not None and _append(path, content, mode="r+b")
+        while not is_written:
             self.folder.mkdir(parents=True, exist_ok=True)
             # A name is never used twice: `read_files` skips a known pair of name and inode, and inodes are reused.
             path = self.folder / f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}.jsonl"
-            retained = _append(path, content, mode="xb")
+            is_written = _append(path, content, mode="xb")
         self._path = path
         self._pending.clear()
 

@@ -122,23 +122,23 @@ class Wording:
         return Prompt(blocks, default_system=self._style.system is None)
 
     def _block(self, example: Example, *, is_query: bool) -> Block:
-        composed = (is_query, example.question, example.answer, example.image_digest)
-        if composed not in self._blocks:
-            self._blocks[composed] = self._query(example) if is_query else self._example_answer(example)
-        return self._blocks[composed]
+        key = (is_query, example.question, example.answer, example.image_digest)
+        if key not in self._blocks:
+            self._blocks[key] = self._query(example) if is_query else self._demonstration(example)
+        return self._blocks[key]
 
-    def _example_answer(self, demonstration: Example) -> Block:
+    def _demonstration(self, demonstration: Example) -> Block:
         """Return a demonstration with its answer."""
         if self._style.layout == "single_turn":
-            return (_template_accepts("user", demonstration, self._style.demonstration),)
+            return (_turn("user", demonstration, self._style.demonstration),)
         answer = Turn("assistant", (_filled("{answer}", demonstration),))
-        return _template_accepts("user", demonstration, self._style.query), answer
+        return _turn("user", demonstration, self._style.query), answer
 
     def _query(self, query: Example) -> Block:
-        return (_template_accepts("user", query, self._style.query),)
+        return (_turn("user", query, self._style.query),)
 
 
-def _template_accepts(role: Role, example: Example, template: str) -> Turn:
+def _turn(role: Role, example: Example, template: str) -> Turn:
     return Turn(role, (ImagePart(example.image_digest), _filled(template, example)))
 
 

@@ -56,8 +56,8 @@ def test_covered_details_leave_the_list_and_positions_count_what_remains() -> No
     assert (second.covered, second.reward) == ((2,), 0.4)
     assert not second.done
     assert env.step("action", "c").done
-    assert [remaining for _, _, remaining in user.prompts] == [(0, 1, 2), (0, 2), (0,)]
-    assert user.prompts[1][1] == (Exchange("a", "yes"),)
+    assert [remaining for _, _, remaining in user.asked] == [(0, 1, 2), (0, 2), (0,)]
+    assert user.asked[1][1] == (Exchange("a", "yes"),)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_covered_details_leave_the_list_and_positions_count_what_remains() -> No
 def test_marks_are_removed_as_published(choice: str, content: str, question: str) -> None:
     user = ScriptedUser()
     env_of(task_of(3), user).step(choice, content)
-    assert user.prompts[0][0] == question
+    assert user.asked[0][0] == question
 
 
 def test_what_the_judge_names_out_of_range_or_off_topic_covers_nothing() -> None:
@@ -81,11 +81,11 @@ def test_what_the_judge_names_out_of_range_or_off_topic_covers_nothing() -> None
     assert env.coverage == 0.0
 
 
-def test_a_detail_named_twice_counts_once_unless_the_problem_is_on() -> None:
+def test_a_detail_named_twice_counts_once_unless_the_bug_is_on() -> None:
     assert env_of(task_of(3, 2), ScriptedUser(judged(0, 0))).step("action", "a").reward == 1.0
-    invalid = env_of(task_of(3, 2), ScriptedUser(judged(0, 0)), count_duplicates=True)
-    result = invalid.step("action", "a")
-    assert (result.reward, result.covered, invalid.coverage) == (0.8, (0,), 0.5)
+    with_bug = env_of(task_of(3, 2), ScriptedUser(judged(0, 0)), count_duplicates=True)
+    result = with_bug.step("action", "a")
+    assert (result.reward, result.covered, with_bug.coverage) == (0.8, (0,), 0.5)
 
 
 @pytest.mark.parametrize("replies", [(), (UserReply("hm", ok=False),)])
@@ -110,7 +110,7 @@ def test_a_turn_over_its_time_ends_the_episode() -> None:
     assert env.step("action", "a").timed_out is False  # 30 s are within 30 s
     late = env.step("action", "b")
     assert (late.timed_out, late.done, late.reward, late.failed) == (True, True, 0.0, False)
-    assert len(user.prompts) == 1  # a late reply is not judged
+    assert len(user.asked) == 1  # a late reply is not judged
 
 
 def calls(*contents: str) -> list[ToolCall]:
@@ -122,10 +122,10 @@ def test_calls_of_one_turn_are_summed_in_order() -> None:
     env = env_of(task_of(3, 2, 1), user)
     (turn,) = step_all([(env, calls("a", "b"))])
     assert (turn.reward, turn.covered, turn.done, turn.feedback) == (1.4, (0, 2), False, "yes\nyes")  # 1.0 + 0.4
-    assert [question for question, _, _ in user.prompts] == ["a", "b"]
+    assert [question for question, _, _ in user.asked] == ["a", "b"]
 
 
-def test_of_several_calls_only_the_last_counts_with_the_problem() -> None:
+def test_of_several_calls_only_the_last_counts_with_the_bug() -> None:
     env = env_of(task_of(3, 2, 1), ScriptedUser(judged(0), judged(1)), last_call_only=True)
     (turn,) = step_all([(env, calls("a", "b"))])
     assert (turn.reward, env.coverage) == (0.4, 2 / 3)
@@ -134,7 +134,7 @@ def test_of_several_calls_only_the_last_counts_with_the_problem() -> None:
 def test_a_turn_that_ends_the_episode_drops_its_further_calls() -> None:
     user = ScriptedUser(judged(0))
     (turn,) = step_all([(env_of(task_of(3), user), calls("a", "b", "c"))])
-    assert (turn.done, turn.reward, len(user.prompts)) == (True, 1.0, 1)
+    assert (turn.done, turn.reward, len(user.asked)) == (True, 1.0, 1)
 
 
 def test_many_environments_keep_their_order_in_a_pool() -> None:

@@ -31,7 +31,7 @@ def text_of(tokens: list[int]) -> str:
     return str(TOKENIZER.decode(tokens, skip_special_tokens=False))
 
 
-def output(text: str) -> AgentTurn:
+def parsed(text: str) -> AgentTurn:
     return CODEC.parse(TOKENIZER.encode(text, add_special_tokens=False))
 
 
@@ -96,7 +96,7 @@ def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
     ],
 )
 def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
-    assert output(text) == turn
+    assert parsed(text) == turn
 
 
 def test_a_reader_is_told_what_stands_next_to_the_calls() -> None:
@@ -181,8 +181,8 @@ def test_a_lost_system_message_stops_every_run(tmp_path: Path, template: str, fo
     save_tokenizer(tmp_path, template)
     model = {"intention": {"engine": "native", "model": {"folder": str(tmp_path), "codec": "hf"}}}
     experiment = parse_experiment({"studies": ["intention"], **model})
-    (location,) = [location for location in sizing.loaded(experiment) if location.key == local_checks.AGENT]
-    outcomes = local_checks.chat_templates(experiment, location, Path())
+    (agent,) = [agent for agent in sizing.loaded(experiment) if agent.key == local_checks.AGENT]
+    outcomes = local_checks.chat_templates(experiment, agent, Path())
     assert [outcome.found for outcome in outcomes] == ([found] if found else [])
 
 

@@ -47,10 +47,10 @@ def scripts() -> dict[str, Script]:
     def turn() -> Sequence[str]:
         if rng.random() < 0.06:
             return [(), BROKEN][int(rng.integers(2))]
-        prompts = [
+        questions = [
             rng.choice(SLOTS, size=rng.integers(1, 3), replace=False) for _ in range(rng.choice([1, 1, 1, 1, 3]))
         ]
-        return [f"what about {' and '.join(slots)}" for slots in prompts]
+        return [f"what about {' and '.join(slots)}" for slots in questions]
 
     return {task.id: [turn() for _ in range(9)] for task in TASKS}
 
@@ -81,8 +81,8 @@ def body(message: dict[str, Any], **choice: Any) -> bytes:
 
 def acting(turns_of: Callable[[dict[str, Any]], Sequence[str]], **how: bool) -> Act:
     """Answer each request with the turn from `turns_of`."""
-    return lambda handler, prompts, released: send(body(message_of(turns_of(prompts), **how)))(
-        handler, prompts, released
+    return lambda handler, request, released: send(body(message_of(turns_of(request), **how)))(
+        handler, request, released
     )
 
 
@@ -118,15 +118,15 @@ def test_a_served_agent_is_played_as_a_policy_that_says_the_same(execute_last_tu
     room = {"max_context": 512, "max_new_tokens": 64}
     policy: Player = player_of(scripted(own, [r.task for r in requests]), environment=rules, **room)
 
-    def text(prompts: dict[str, Any]) -> Sequence[str]:
-        _, task, *turns = prompts["messages"]
+    def turn_of(request: dict[str, Any]) -> Sequence[str]:
+        _, task, *turns = request["messages"]
         return known[unique[task["content"]].task.id][sum(message["role"] == "assistant" for message in turns)]
 
-    with serve(always=acting(text, in_text=in_text)) as double:
+    with serve(always=acting(turn_of, in_text=in_text)) as double:
         found = player_at(double, rules).play(requests, greedy=True)
     wanted = policy.play(requests, greedy=True)
-    messages = [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in found.episodes]
-    assert messages == [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in wanted.episodes]
+    played = [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in found.episodes]
+    assert played == [(e.rewards, e.end, e.coverage, e.ceiling, e.results) for e in wanted.episodes]
     assert {"complete", "closed", "malformed", "turns"} <= {e.end for e in found.episodes}
     assert max(len(e.rewards) for e in found.episodes) == 5
     counts = found.counts.values()
@@ -137,14 +137,14 @@ def test_a_served_agent_is_played_as_a_policy_that_says_the_same(execute_last_tu
 
 
 def test_what_was_said_goes_back_with_an_answer_to_each_call_and_its_reward() -> None:
-    with serve(always=acting(lambda prompts: ["what about budget", "what about date"])) as double:
+    with serve(always=acting(lambda request: ["what about budget", "what about date"])) as double:
         player_at(double, Environment(max_turns=4)).play(REQUESTS[:1])
     first, second = double.requests[:2]
     assert first["tools"][0]["function"]["name"] == TOOL_NAME
     assert (first["model"], first["temperature"], first["tool_choice"], first["max_tokens"]) == ("m", 0.7, "auto", 2048)
     assert second["messages"][:2] == first["messages"] == opening(TASKS[0])
-    text, *answers = second["messages"][2:]
-    assert [call["id"] for call in text["tool_calls"]] == [m["tool_call_id"] for m in answers] == ["c0", "c1"]
+    turn, *answers = second["messages"][2:]
+    assert [call["id"] for call in turn["tool_calls"]] == [m["tool_call_id"] for m in answers] == ["c0", "c1"]
     assert [("Reward: " in m["content"]) for m in answers] == [False, True]
 
 
@@ -158,9 +158,9 @@ def evaluated(out: Path, config: EvaluateServedConfig, execution: AgentExecution
     )
 
 
-def asking_in_turn(prompts: dict[str, Any]) -> Sequence[str]:
+def asking_in_turn(request: dict[str, Any]) -> Sequence[str]:
     """Ask for a slot chosen by the number of turns, plus the seed if there is one."""
-    return [f"what about {SLOTS[(len(prompts['messages']) + prompts.get('seed', 0)) % len(SLOTS)]}"]
+    return [f"what about {SLOTS[(len(request['messages']) + request.get('seed', 0)) % len(SLOTS)]}"]
 
 
 def test_an_evaluation_has_a_row_for_each_decoding_and_the_greedy_dialogues(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_an_evaluation_has_a_row_for_each_decoding_and_the_greedy_dialogues(tmp_
     sampled = {request["seed"] for request in double.requests if "seed" in request}
     assert len(sampled) == 2 * N_TEST
     greedy = [row for row in storage.read_rows(tmp_path / "a" / "episodes.jsonl", EpisodeRow) if row.mode == "greedy"]
-    messages = storage.read_rows(tmp_path / "a" / "dialogues.jsonl", DialogueRow)
-    assert [row.task_id for row in messages] == [row.task_id for row in greedy]
-    assert all(turn.calls for row in messages for turn in row.turns)
+    dialogues = storage.read_rows(tmp_path / "a" / "dialogues.jsonl", DialogueRow)
+    assert [row.task_id for row in dialogues] == [row.task_id for row in greedy]
+    assert all(turn.calls for row in dialogues for turn in row.turns)
     with serve(always=acting(asking_in_turn)) as alone:
         evaluated(tmp_path / "e", config_of(modes=["greedy"]), execution_of(alone.url))
     assert rows[0].values["agent_requests"] == len(alone.requests)
@@ -207,18 +207,18 @@ def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> No
     """Each of the agent's sixteen places would ask it by itself."""
     lock, now, most = Lock(), [0], [0]
 
-    def reply(handler: Any, prompts: dict[str, Any], released: Any) -> None:
+    def reply(handler: Any, request: dict[str, Any], released: Any) -> None:
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
         released.wait(0.02)
         with lock:
             now[0] -= 1
-        completion(json.dumps({"response": "Yes."}) if "covered_detail" not in str(prompts) else judgement(0))(
-            handler, prompts, released
+        completion(json.dumps({"response": "Yes."}) if "covered_detail" not in str(request) else judgement(0))(
+            handler, request, released
         )
 
-    with serve(always=acting(lambda prompts: ["when"])) as agent, serve(always=reply) as user:
+    with serve(always=acting(lambda request: ["when"])) as agent, serve(always=reply) as user:
         own = {"base_url": user.url, "concurrency": 2}
         served = {"agent": Connection(base_url=agent.url, concurrency=16)}
         config = config_of(Environment(max_turns=2)).model_copy(update={"simulator": Simulator(kind="openai")})
@@ -246,9 +246,9 @@ def test_a_failure_within_the_limit_is_counted_and_its_episode_lost(tmp_path: Pa
     """The server never answers the first task; means are over the others."""
     (lost, *others) = storage.read_rows(world() / "test.jsonl", Task)
 
-    def act(handler: Any, prompts: dict[str, Any], released: Any) -> None:
-        is_lost = prompts["messages"][1]["content"] == opening(lost)[1]["content"]
-        (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, prompts, released)
+    def act(handler: Any, request: dict[str, Any], released: Any) -> None:
+        is_lost = request["messages"][1]["content"] == opening(lost)[1]["content"]
+        (send(b"", status=500) if is_lost else acting(asking_in_turn))(handler, request, released)
 
     with serve(always=act) as double:
         evaluated(tmp_path, config_of(limit=0.5), execution_of(double.url, retries=2))
@@ -338,12 +338,12 @@ def test_a_refusal_a_filter_and_an_empty_reply_are_ends_of_their_own_and_counted
     act, end = ENDINGS[name]
     (struck, *_) = storage.read_rows(world() / "test.jsonl", Task)
 
-    def acts(handler: Any, prompts: dict[str, Any], released: Any) -> None:
-        is_struck = prompts["messages"][1]["content"] == opening(struck)[1]["content"]
-        if len(prompts["messages"]) == 2:
-            acting(asking_in_turn)(handler, prompts, released)
+    def acts(handler: Any, request: dict[str, Any], released: Any) -> None:
+        is_struck = request["messages"][1]["content"] == opening(struck)[1]["content"]
+        if len(request["messages"]) == 2:
+            acting(asking_in_turn)(handler, request, released)
         else:
-            (act if is_struck else send(body(CLOSED)))(handler, prompts, released)
+            (act if is_struck else send(body(CLOSED)))(handler, request, released)
 
     with serve(always=acts) as double:
         evaluated(tmp_path, config_of(modes=["greedy"]), execution_of(double.url))

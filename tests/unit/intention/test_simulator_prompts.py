@@ -27,7 +27,7 @@ TASK = task_of(3, 2).model_copy(
 HISTORY = tuple(Exchange(f"question {i}", f"reply {i}") for i in range(5))
 
 
-def test_the_user_is_not_told_what_is_hidden_unless_the_problem_is_on() -> None:
+def test_the_user_is_not_told_what_is_hidden_unless_the_bug_is_on() -> None:
     prompt = reply_prompt(TASK, "How many?", (), leak_details=False)
     assert "Plan a $10 party for {me}." in prompt
     assert "How many?" in prompt

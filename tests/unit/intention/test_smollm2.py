@@ -80,10 +80,10 @@ def gguf(real_parts: Callable[[str], Path]) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def folder(gguf: Path, real_parts: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    artefacts = tmp_path_factory.mktemp("models") / "SmolLM2-135M-Instruct"
+    converted = tmp_path_factory.mktemp("models") / "SmolLM2-135M-Instruct"
     template = str(real_parts("chat-templates") / "qwen2_5.jinja")
-    assert main(["convert", str(gguf), "--into", str(artefacts), "--chat-template", template]) == 0
-    return artefacts
+    assert main(["convert", str(gguf), "--into", str(converted), "--chat-template", template]) == 0
+    return converted
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +121,10 @@ def test_it_speaks_sense_and_its_tokens_are_read_back(folder: Path, model: Any) 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text in ("Plan a trip for 4 people, 2027-06-01.", "äöü 漢字 \n\t  <b>", hf.SYSTEM):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    prompts = tokenizer.apply_chat_template(
+    inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}], add_generation_prompt=True, return_tensors="pt"
     )
-    output = model.generate(**prompts, max_new_tokens=12, do_sample=False)[0, prompts["input_ids"].shape[1] :]
+    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(output)
 
 
@@ -222,17 +222,17 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     assert hf.load(policy).prompt(TASKS.train[0]) == tokenizer.prompt(TASKS.train[0])
     with serve(always=completion(ANSWER)) as double:
         row = _train(tmp_path, tuple(files), found, double)
-    messages = storage.read_rows(tmp_path / "run/episodes.jsonl", EpisodeRow)
+    episodes = storage.read_rows(tmp_path / "run/episodes.jsonl", EpisodeRow)
     assert row.values["simulator_requests"] > 0 == row.values["simulator_failures"]
-    assert max(sum(each.rewards) for each in messages) > 0
+    assert max(sum(each.rewards) for each in episodes) > 0
     assert len(double.requests) >= row.values["simulator_requests"]
 
 
-def _train(location: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
+def _train(folder: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
     config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
-    train_here(location / "run", config, tasks=location, start=start, connection=Connection(base_url=double.url))
-    (row,) = read_run(location / "run").metrics
+    train_here(folder / "run", config, tasks=folder, start=start, connection=Connection(base_url=double.url))
+    (row,) = read_run(folder / "run").metrics
     return row
 
 
@@ -267,7 +267,7 @@ BIASES = [f"blk.0.attn_{name}.bias" for name in ("k", "output", "q", "v")]
 
 
 @pytest.mark.parametrize(
-    ("extra", "rope", "messages"),
+    ("extra", "rope", "message"),
     [
         (["rope_freqs.weight"], {}, "rotary positions that are not scaled; found rope_freqs.weight"),
         ([], {"scaling.type": "yarn"}, "rotary positions that are not scaled; found llama.rope.scaling.type"),
@@ -282,14 +282,14 @@ BIASES = [f"blk.0.attn_{name}.bias" for name in ("k", "output", "q", "v")]
     ],
 )
 def test_what_transformers_would_leave_out_is_refused(
-    tmp_path: Path, extra: list[str], rope: dict[str, str | float], messages: str
+    tmp_path: Path, extra: list[str], rope: dict[str, str | float], message: str
 ) -> None:
     path, folder = tmp_path / "m.gguf", tmp_path / "new"
     write_gguf(path, extra, rope)
-    if not messages:
+    if not message:
         assert folder / "model.safetensors" in convert_gguf(path, folder)
         return
-    with pytest.raises(CheckpointError, match=f"expected {re.escape(messages)}"):
+    with pytest.raises(CheckpointError, match=f"expected {re.escape(message)}"):
         convert_gguf(path, folder)
     assert not folder.exists()
     with pytest.raises(CheckpointError, match=r"none\.jinja: expected a readable chat template"):

@@ -55,24 +55,24 @@ def read_json(folder: Path, train: Any, val: Any = None, test: Any = None) -> Sp
 
 
 @pytest.fixture(scope="module")
-def artefacts() -> Splits:
+def splits() -> Splits:
     return synthetic.read(SyntheticTasks())
 
 
-def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(artefacts: Splits) -> None:
-    assert [len(split) for split in artefacts[:3]] == [380, 40, 200]
-    assert len({task.id for split in artefacts[:3] for task in split}) == 620
-    assert artefacts.n_left_out == 0
+def test_the_embedded_splits_have_the_specified_sizes_and_distinct_ids(splits: Splits) -> None:
+    assert [len(split) for split in splits[:3]] == [380, 40, 200]
+    assert len({task.id for split in splits[:3] for task in split}) == 620
+    assert splits.n_left_out == 0
 
 
-def test_an_embedded_task_hides_some_slots_and_states_the_others(artefacts: Splits) -> None:
-    for task in (*artefacts.train, *artefacts.val, *artefacts.test):
+def test_an_embedded_task_hides_some_slots_and_states_the_others(splits: Splits) -> None:
+    for task in (*splits.train, *splits.val, *splits.test):
         words = task.task.split()
-        location = words.index(task.category) + 1
+        begin = words.index(task.category) + 1
         assert words[:2] == ["task", ":"]
         assert words[-1] == "."
-        assert words[location:-1:3] == [","] * (len(words[location:-1]) // 3)
-        stated, values = words[location + 1 : -1 : 3], [*words[2 : location - 1], *words[location + 2 : -1 : 3]]
+        assert words[begin:-1:3] == [","] * (len(words[begin:-1]) // 3)
+        stated, values = words[begin + 1 : -1 : 3], [*words[2 : begin - 1], *words[begin + 2 : -1 : 3]]
         hidden = [d.description for d in task.missing_details]
         relevant = RELEVANT[task.category]
         assert len(values) == 3
@@ -107,11 +107,11 @@ def test_the_embedded_distribution_is_the_specified_one() -> None:
     assert all(first[value] == pytest.approx(1000, abs=4 * 30) for value in VALUES)  # 4 standard errors
 
 
-def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(artefacts: Splits) -> None:
-    assert synthetic.read(SyntheticTasks()) == artefacts
-    assert synthetic.read(SyntheticTasks(seed=1)).train != artefacts.train
+def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(splits: Splits) -> None:
+    assert synthetic.read(SyntheticTasks()) == splits
+    assert synthetic.read(SyntheticTasks(seed=1)).train != splits.train
     smaller = synthetic.read(SyntheticTasks(n_train=7))
-    assert (smaller.train, *smaller[1:]) == (artefacts.train[:7], *artefacts[1:])
+    assert (smaller.train, *smaller[1:]) == (splits.train[:7], *splits[1:])
 
 
 # JSON

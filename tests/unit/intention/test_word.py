@@ -23,7 +23,7 @@ def words_of(tokens: list[int]) -> str:
     return " ".join(CODEC.words[token] for token in tokens)
 
 
-def output(text: str) -> AgentTurn:
+def parsed(text: str) -> AgentTurn:
     return CODEC.parse([CODEC.words.index(each) for each in text.split()])
 
 
@@ -72,7 +72,7 @@ ASK_DATE = ToolCall("action", "what about date")
     ],
 )
 def test_a_turn_is_read_as_calls(text: str, turn: AgentTurn) -> None:
-    assert output(text) == turn
+    assert parsed(text) == turn
 
 
 @given(slots=st.lists(st.sampled_from(SLOTS), min_size=1, max_size=5))

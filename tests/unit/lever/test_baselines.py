@@ -129,8 +129,8 @@ def test_each_pick_of_a_dpp_is_the_one_that_adds_most_volume(seed: int, scale: f
     relevance, alike = sampled(seed)
     chosen = tuple(rank_by_dpp(relevance, alike, 4, scale))
     for step in range(4):
-        others = [location for location in range(7) if location not in chosen[:step]]
-        gains = {location: volume(relevance, alike, (*chosen[:step], location), scale) for location in others}
+        others = [i for i in range(7) if i not in chosen[:step]]
+        gains = {i: volume(relevance, alike, (*chosen[:step], i), scale) for i in others}
         assert gains[chosen[step]] == pytest.approx(max(gains.values()), abs=1e-6)
     best = max(volume(relevance, alike, of, scale) for of in combinations(range(7), 4))
     assert volume(relevance, alike, chosen, scale) <= best + 1e-9

@@ -45,8 +45,8 @@ def test_the_last_gain_prefers_a_bad_start_with_a_large_step() -> None:
     for rank, best in (("total", (7, 9)), ("last_gain", (9, 7))):
         (found,) = search_beams([pool(0, [9, 7])], scoring(lambda chosen: values[chosen]), settings[rank])
         assert (found.empty, [beam.demonstrations for beam in found.beams]) == (0.2, [best, best[::-1]])
-        messages = {beam.demonstrations: (beam.probability, *beam.gains) for beam in found.beams}
-        assert messages == {(7, 9): pytest.approx((0.4, 0.3, -0.1)), (9, 7): pytest.approx((0.35, -0.1, 0.25))}
+        by_demonstrations = {beam.demonstrations: (beam.probability, *beam.gains) for beam in found.beams}
+        assert by_demonstrations == {(7, 9): pytest.approx((0.4, 0.3, -0.1)), (9, 7): pytest.approx((0.35, -0.1, 0.25))}
 
 
 @given(

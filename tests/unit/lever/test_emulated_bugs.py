@@ -62,8 +62,8 @@ def test_the_head_is_what_frozen_grpo_trains() -> None:
 def test_the_projections_stay_and_everything_else_is_fresh() -> None:
     base = moved(selector(), head_names(selector()))
     dropped = drop_head(copy.deepcopy(base), 42)
-    selected = {name for name, value in base.state_dict().items() if torch.equal(value, dropped.state_dict()[name])}
-    assert selected == {f"{name}.weight" for name in ("input_proj", "query_proj", "cand_proj")}
+    unchanged = {name for name, value in base.state_dict().items() if torch.equal(value, dropped.state_dict()[name])}
+    assert unchanged == {f"{name}.weight" for name in ("input_proj", "query_proj", "cand_proj")}
 
 
 def published_decoding(scores: list[float], shots: int) -> list[int]:

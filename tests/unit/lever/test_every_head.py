@@ -26,7 +26,7 @@ from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector,
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import ScoredSelections, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.on_policy import ScoredSelection, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
 from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
@@ -175,9 +175,9 @@ def test_draws_have_the_enumerated_probabilities(head: str) -> None:
     assert float(expected.sum()) == pytest.approx(n, rel=1e-6)
     found = draw(module, encoded, gumbel((1, n, 3, outcomes), torch_generator(5)))[0].tolist()
     counts = torch.tensor([0.0] * len(every))
-    location = {selection: i for i, selection in enumerate(every)}
+    index = {selection: i for i, selection in enumerate(every)}
     for selection in found:
-        counts[location[tuple(selection)]] += 1
+        counts[index[tuple(selection)]] += 1
     enough = expected > 5  # sample sizes for which the chi-square law is valid
     assert int(enough.sum()) > 4
     distance = float(((counts - expected) ** 2 / expected)[enough].sum())
@@ -229,8 +229,8 @@ def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(netw
     rows, steps = choose(base, table(), queries, pools, 3), list[float]()
     for pool, row in zip(pools, rows, strict=True):
         names = list(pool.candidates)
-        locations = [names.index(i) for i in row.demonstrations]
-        of_policy, of_base = (list(outcomes_of(module, queries, pool, locations)) for module in (policy, base))
+        picks = [names.index(i) for i in row.demonstrations]
+        of_policy, of_base = (list(outcomes_of(module, queries, pool, picks)) for module in (policy, base))
         for p, r in zip(of_policy[:3], of_base[:3], strict=True):
             steps.append(sum(float(a) * math.log(a / b) for a, b in zip(p, r, strict=True) if a > 0))
     assert kl_to_base(policy, base, table(), queries, pools, 3) == pytest.approx(sum(steps) / len(steps), abs=1e-5)
@@ -240,17 +240,17 @@ def test_the_distance_from_a_base_is_enumerated_where_the_base_would_choose(netw
 
 @torch.no_grad()
 def outcomes_of(
-    module: PointerSelector, queries: EmbeddingTable, pool: Pool, locations: list[int]
+    module: PointerSelector, queries: EmbeddingTable, pool: Pool, picks: list[int]
 ) -> Iterator[list[float]]:
     """Yield the probabilities of all outcomes, before each pick and after the last, by one step at a time."""
     encoded = module.encode(queries.vectors[[pool.query_id]], queries.vectors[list(pool.candidates)][None])
     state = module.start(encoded, 1)
-    for step in range(len(locations) + 1):
+    for step in range(len(picks) + 1):
         logits = module.head.logits([state], encoded.candidates, may_stop=True)[0, 0, 0].double()
-        logits[locations[:step]] = -math.inf
+        logits[picks[:step]] = -math.inf
         yield logits.softmax(-1).tolist()
-        if step < len(locations):
-            state = module.head.after(state, torch.tensor([[locations[step]]]), encoded.candidates)
+        if step < len(picks):
+            state = module.head.after(state, torch.tensor([[picks[step]]]), encoded.candidates)
 
 
 @every_pair
@@ -303,20 +303,20 @@ class Scorer:
         self.prompts: list[PromptIds] = []
         self.needed = needed
 
-    def __call__(self, prompts: list[PromptIds]) -> list[ScoredSelections]:
+    def __call__(self, prompts: list[PromptIds]) -> list[ScoredSelection]:
         self.prompts += prompts
         if self.needed:
-            return [ScoredSelections(float(len(chosen) >= self.needed), 0.0) for _, chosen in prompts]
-        return [ScoredSelections(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in prompts]
+            return [ScoredSelection(float(len(chosen) >= self.needed), 0.0) for _, chosen in prompts]
+        return [ScoredSelection(math.sin(query + sum(chosen)), float(query % 2)) for query, chosen in prompts]
 
 
 # Formulas of single heads
 
 
 def built(head: str, width: int = 2, temperature: float = 1.0, **settings: float) -> Head:
-    artefacts: Head = plugin("lever/heads", head).build(HeadSettings(width, temperature, **settings))
-    artefacts.initialise(torch_generator(0))
-    return artefacts
+    module: Head = plugin("lever/heads", head).build(HeadSettings(width, temperature, **settings))
+    module.initialise(torch_generator(0))
+    return module
 
 
 def test_the_blend_by_hand() -> None:

@@ -19,7 +19,7 @@ from lever_pipe.lever.samples import (
 )
 from lever_pipe.report.inference.families import reference_of
 
-RCE, SAMPLED_RUNS = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0.15/seed~0/epoch~3"
+RCE, ON_POLICY = "preset~p/rce/seed~0/epoch~2", "preset~p/on_policy/base~2/beta~0.15/seed~0/epoch~3"
 OFFLINE = "preset~p/grpo/base~2/beta~0.15/seed~0/epoch~3"
 TRAIN = [example(i, question_type=f"r{i % 2}:{i % 3}") for i in range(8)]
 ACCURACIES = {  # by question: RCE, on-policy GRPO, similarity, oracle
@@ -33,9 +33,9 @@ QUERIES = [example(i, question_type="ab"[i % 2] + ":x") for i in ACCURACIES]
 def policies(shots: tuple[int, ...] = (1, 2)) -> dict[str, PolicyAnswers]:
     """Return what the four policies led to; with two shots each shows train examples 0 and 1."""
     answered = {}
-    for location, name in enumerate((RCE, SAMPLED_RUNS, SIMILARITY, ORACLE)):
-        text = {(q, k): ScoredAnswer(ids(range(k)), "x", of[location]) for q, of in ACCURACIES.items() for k in shots}
-        answered[name] = PolicyAnswers(PolicyName.parse(name), text)
+    for i, name in enumerate((RCE, ON_POLICY, SIMILARITY, ORACLE)):
+        outcomes = {(q, k): ScoredAnswer(ids(range(k)), "x", of[i]) for q, of in ACCURACIES.items() for k in shots}
+        answered[name] = PolicyAnswers(PolicyName.parse(name), outcomes)
     return answered
 
 
@@ -61,17 +61,17 @@ def test_the_first_twelve_that_are_not_answered_alike_are_shown() -> None:
 
 def test_who_is_shown_follows_what_was_run() -> None:
     others = {"similarity": SIMILARITY, "oracle": ORACLE}
-    assert roles(OFFLINE, SAMPLED_RUNS, RCE) == {"rce": RCE, "grpo": SAMPLED_RUNS} | others
+    assert roles(OFFLINE, ON_POLICY, RCE) == {"rce": RCE, "grpo": ON_POLICY} | others
     assert roles(OFFLINE, RCE) == {"rce": RCE, "grpo": OFFLINE} | others
     assert roles(RCE) == {"rce": RCE} | others
-    earlier, later_seed = (SAMPLED_RUNS.replace("epoch~3", "epoch~2"), SAMPLED_RUNS.replace("seed~0", "seed~1"))
-    assert roles(earlier, later_seed, SAMPLED_RUNS, RCE)["grpo"] == SAMPLED_RUNS  # the first seed's last epoch
+    earlier, later_seed = (ON_POLICY.replace("epoch~3", "epoch~2"), ON_POLICY.replace("seed~0", "seed~1"))
+    assert roles(earlier, later_seed, ON_POLICY, RCE)["grpo"] == ON_POLICY  # the first seed's last epoch
     assert roles(SIMILARITY) == {}
     assert gallery_of({}, {}, QUERIES, TRAIN, (1,))["questions"] == []
 
 
 def test_selections_are_shares_by_rank() -> None:
-    one = {SAMPLED_RUNS: policies()[SAMPLED_RUNS]}
+    one = {ON_POLICY: policies()[ON_POLICY]}
     agrees = np.zeros((len(QUERIES), len(TRAIN)), dtype=bool)
     agrees[:, 0] = True  # the first demonstration always, the second one of every other query
     agrees[::2, 1] = True

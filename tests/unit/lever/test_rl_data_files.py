@@ -214,21 +214,21 @@ def test_counts_of_three_queries_by_hand(tmp_path: Path) -> None:
     storage.write_rows(tmp_path / "train.jsonl", TRAIN)
     names = ("rl_data", "summary", "proposals", "train_pools")
     config = ImportRlDataConfig(import_format="a", pool_size=K, pool_seed=5, exclude_same_image=True)
-    artefacts = {name: tmp_path / name for name in names}
-    assert import_rl_data(original=path, train_examples=tmp_path / "train.jsonl", **artefacts, config=config) == 3
+    outputs = {name: tmp_path / name for name in names}
+    assert import_rl_data(original=path, train_examples=tmp_path / "train.jsonl", **outputs, config=config) == 3
     # Query 3: .6 and 0 with 2, 4, 9, 11; query 0: .6 with 4, 9; query 5: 0 and 0 with 4, 7, 9.
     expected = {
         "queries": 3, "trajectories": 5, "empty_queries": 1, "dropped_rows_fallback": 2, "dropped_rows_error": 1,
         "positive_trajectories": 2, "queries_with_positive": 2, "all_negative_queries": 1, "all_positive_queries": 1,
         "mixed_queries": 1, "other_accuracies": 0, "accuracy_0": 3, "accuracy_0.6": 2,
     }  # fmt: skip
-    summary = storage.read_json(artefacts["summary"])
+    summary = storage.read_json(outputs["summary"])
     assert {name: summary[name] for name in expected} == expected
-    proposals = storage.read_rows(artefacts["proposals"], Proposal)
+    proposals = storage.read_rows(outputs["proposals"], Proposal)
     assert [(p.query_id, p.pointer_global) for p in proposals] == [
         (3, (9, 4)), (3, (11, 2)), (0, (9, 4)), (5, (9, 4)), (5, (7, 9)),
     ]  # fmt: skip
-    pools = {pool.query_id: pool.candidates for pool in storage.read_rows(artefacts["train_pools"], Pool)}
+    pools = {pool.query_id: pool.candidates for pool in storage.read_rows(outputs["train_pools"], Pool)}
     assert list(pools) == [0, 3, 5]
     assert all(tuple(pools[p.query_id][at] for at in p.pointer) == p.pointer_global for p in proposals)
 

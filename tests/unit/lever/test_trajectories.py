@@ -127,10 +127,10 @@ def of_positives(query: int, n_positive: int, n: int = 20) -> RlGroup:
     [
         (0, "low"),
         (7, "low"),
-        (8, "selected"),
-        (9, "selected"),
-        (11, "selected"),
-        (12, "selected"),
+        (8, "kept"),
+        (9, "kept"),
+        (11, "kept"),
+        (12, "kept"),
         (13, "high"),
         (20, "high"),
     ],
@@ -138,10 +138,10 @@ def of_positives(query: int, n_positive: int, n: int = 20) -> RlGroup:
 def test_a_query_is_kept_by_its_share_of_positive_trajectories_bounds_included(n_positive: int, fate: str) -> None:
     anchors = [of_positives(1, 10), of_positives(2, 10)]  # kept, so that there are enough
     groups = [anchors[0], of_positives(3, n_positive), anchors[1]]
-    selected, counts = keep_balanced(groups, Balance(), source="RL data")
-    assert selected == (groups if fate == "selected" else anchors)
+    kept, counts = keep_balanced(groups, Balance(), source="RL data")
+    assert kept == (groups if fate == "kept" else anchors)
     assert counts == {
-        "balance_kept": len(selected),
+        "balance_kept": len(kept),
         "balance_rejected_low": int(fate == "low"),
         "balance_rejected_high": int(fate == "high"),
     }

@@ -43,8 +43,8 @@ def test_z_scores_by_hand() -> None:
 def test_advantages_by_hand() -> None:
     # Kept z = 1, 0, 0: mean 1/3, unbiased std 1/sqrt(3); A = 2/sqrt(3), -1/sqrt(3) twice.
     z = torch.tensor([[1.0, 0.0, 0.0]])
-    selected = advantages.group_advantages(z, all_valid(z))
-    assert selected[0].tolist() == pytest.approx([1.1547005, -0.5773503, -0.5773503], abs=1e-6)
+    found = advantages.group_advantages(z, all_valid(z))
+    assert found[0].tolist() == pytest.approx([1.1547005, -0.5773503, -0.5773503], abs=1e-6)
 
 
 def test_padding_takes_no_part() -> None:
@@ -117,9 +117,9 @@ def test_agrees_with_the_slow_pipeline() -> None:
 
 def test_mean_advantage_is_zero_and_standard_deviation_one() -> None:
     z = torch.randn(5, 8, generator=torch_generator(0, "moments"), dtype=torch.float64)
-    selected = group_advantages(z, all_valid(z))
-    assert selected.mean(dim=1).tolist() == pytest.approx([0.0] * 5, abs=1e-12)
-    assert selected.std(dim=1).tolist() == pytest.approx([1.0] * 5, abs=1e-12)
+    found = group_advantages(z, all_valid(z))
+    assert found.mean(dim=1).tolist() == pytest.approx([0.0] * 5, abs=1e-12)
+    assert found.std(dim=1).tolist() == pytest.approx([1.0] * 5, abs=1e-12)
 
 
 def test_z_scores_are_clamped_and_groups_of_one_keep_their_reward() -> None:

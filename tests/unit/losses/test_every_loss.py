@@ -32,7 +32,7 @@ class Loss(NamedTuple):
     """Terms that carry one."""
 
 
-SAMPLED_RUNS = ("log_probs_BG", "behaviour_log_probs_BG", "advantages_BG", "divergences_BG")
+SAMPLED = ("log_probs_BG", "behaviour_log_probs_BG", "advantages_BG", "divergences_BG")
 AGENT = ("log_probs_BT", "behaviour_log_probs_BT", "reference_log_probs_BT", "entropies_BT", "advantages_BT")
 OF_DRAWS = {"log_probs_BG", "divergences_BG"}
 LIMITS = {"n_tokens": 9, "clip_low": 0.2, "clip_high": 0.4, "dual_clip": 3.0, "kl": 0.3, "entropy": 0.1}
@@ -43,10 +43,10 @@ LOSSES = {
         {"clip_epsilon": 0.2, "kl_beta": 0.15}, {"log_probs_BG"}, POLICY,
     ),
     "on policy": Loss(
-        on_policy_terms, SAMPLED_RUNS, "valid_BG", {"clip_epsilon": 0.2, "kl_beta": 0.15}, OF_DRAWS, POLICY
+        on_policy_terms, SAMPLED, "valid_BG", {"clip_epsilon": 0.2, "kl_beta": 0.15}, OF_DRAWS, POLICY
     ),
     "reinforce": Loss(
-        on_policy_terms, SAMPLED_RUNS, "valid_BG", {"clip_epsilon": None, "kl_beta": 0.15}, OF_DRAWS, POLICY
+        on_policy_terms, SAMPLED, "valid_BG", {"clip_epsilon": None, "kl_beta": 0.15}, OF_DRAWS, POLICY
     ),
     "rce": Loss(
         rce_terms, ("log_probs_BG", "rewards_BG"), "valid_BG", {"temperature": 0.7}, {"log_probs_BG"}, {"total"}

@@ -70,8 +70,8 @@ def draws(groups: list[tuple[int, int]], leaf: Tensor, form: KlForm, clip: float
     """The distances of groups of two draws of POLICY, [B, 2], the trained policy being softmax(leaf)."""
     rows = torch.tensor(groups)
     valid = torch.ones_like(rows, dtype=torch.bool)
-    sampling = log(POLICY)[rows], log(REFERENCE)[rows], valid
-    return kl.divergence_of_draws(leaf.log_softmax(-1)[rows], *sampling, form=form, clip_epsilon=clip, clip_high=0.3)
+    others = log(POLICY)[rows], log(REFERENCE)[rows], valid
+    return kl.divergence_of_draws(leaf.log_softmax(-1)[rows], *others, form=form, clip_epsilon=clip, clip_high=0.3)
 
 
 def mean_gradient(form: KlForm, clip: float | None = 0.2) -> Tensor:
@@ -230,8 +230,10 @@ def test_mean_divergence_is_the_brute_force_kl_of_whole_selections(n_candidates:
     assert brute_force > 0.1
     assert mean == pytest.approx(brute_force, abs=1e-12)  # float64 sums of up to 60 terms
     # Under the reference's draws the same sum is another number as soon as prefixes differ.
-    sampling = (selection_log_probs(reference, selections).exp() * divergences_of(scores, reference, selections)).sum()
-    assert (abs(sampling.item() - brute_force) > 1e-3) == (shots > 1)
+    under_reference = (
+        selection_log_probs(reference, selections).exp() * divergences_of(scores, reference, selections)
+    ).sum()
+    assert (abs(under_reference.item() - brute_force) > 1e-3) == (shots > 1)
 
 
 def test_each_divergence_agrees_with_the_slow_definition() -> None:

@@ -190,8 +190,8 @@ def test_a_curve_has_settled_when_nothing_since_the_last_rise_counts(
 ) -> None:
     """The slow definition: for every value, whether it exceeds the last such value by more than that."""
     rises = [0]
-    for location in range(1, len(values)):
-        rises += [location] if values[location] > values[rises[-1]] + least_change else []
+    for i in range(1, len(values)):
+        rises += [i] if values[i] > values[rises[-1]] + least_change else []
     has_settled = real_end(values, patience=patience, least_change=least_change)
     assert has_settled == (len(values) - 1 - rises[-1] >= patience)
     assert not has_settled or len(values) > patience

@@ -51,8 +51,8 @@ def test_what_stands_after_an_end_counts_for_nothing(rows: list[list[int]], most
         before = row.index(4) if 4 in row else 4
         assert length == min(before, most)
         assert taken == [step < most and step <= before for step in range(4)]
-    selected = torch.tensor([rows]).masked_fill(~found.taken, padding)
-    again = ended_selections(selected, torch.tensor([most]), 4)
+    padded = torch.tensor([rows]).masked_fill(~found.taken, padding)
+    again = ended_selections(padded, torch.tensor([most]), 4)
     assert torch.equal(again.taken, found.taken)
     assert torch.equal(again.lengths, found.lengths)
 

@@ -91,14 +91,14 @@ def hand_batch(ratios: Sequence[float], advantages: Sequence[float], mask: Seque
 
 RATIOS = (1.5, 1.5, 0.5, 0.5, 4.0, 4.0, 2.0, 100.0)
 ADVANTAGES = (1.0, -1.0, 1.0, -1.0, -1.0, 2.0, 0.0, 7.0)
-SAMPLED_RUNS = (True,) * 7 + (False,)
+IS_SAMPLED = (True,) * 7 + (False,)
 
 
 def test_every_branch_by_hand() -> None:
     # Clip [.8, 1.4]. -A rho against -A clip: max(-1.5, -1.4) = -1.4 clipped; max(1.5, 1.4) = 1.5;
     # max(-.5, -.8) = -.5; max(.5, .8) = .8 clipped; max(4, 1.4) = 4, bounded to 3; max(-8, -2.8) = -2.8 clipped;
     # 0; the last is no agent token. Sum .6 over the given 10 tokens. Ratios add up to 14.
-    terms = terms_of(hand_batch(RATIOS, ADVANTAGES, SAMPLED_RUNS))
+    terms = terms_of(hand_batch(RATIOS, ADVANTAGES, IS_SAMPLED))
     assert terms.policy.item() == pytest.approx(0.06, abs=ATOL)
     assert terms.total.item() == terms.policy.item()
     assert (terms.clipped.item(), terms.dual_clipped.item()) == (3, 1)
@@ -109,7 +109,7 @@ def test_every_branch_by_hand() -> None:
 
 def test_every_gradient_by_hand() -> None:
     # -A rho / 10 where neither the clip nor the bound is active, else 0.
-    gradient = gradient_of(hand_batch(RATIOS, ADVANTAGES, SAMPLED_RUNS))
+    gradient = gradient_of(hand_batch(RATIOS, ADVANTAGES, IS_SAMPLED))
     wanted = [0.0, 0.15, -0.05, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert gradient[0].tolist() == pytest.approx(wanted, abs=ATOL)
 

@@ -123,13 +123,11 @@ def test_autograd_keeps_the_given_logits_alone() -> None:
     logits, targets = random_rows("memory", torch.bfloat16)
     logits.requires_grad_()
     for function in (partial(vocabulary.token_log_probs, targets_BT=targets), vocabulary.token_entropies):
-        selected: list[Tensor] = []
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda t, selected=selected: selected.append(t) or t, lambda t: t
-        ):  # type: ignore[misc]
+        saved: list[Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t) or t, lambda t: t):  # type: ignore[misc]
             function(logits)
-        assert sum(t.data_ptr() == logits.data_ptr() for t in selected) == 1
-        assert max(t.numel() for t in selected if t.data_ptr() != logits.data_ptr()) == targets.numel()
+        assert sum(t.data_ptr() == logits.data_ptr() for t in saved) == 1
+        assert max(t.numel() for t in saved if t.data_ptr() != logits.data_ptr()) == targets.numel()
 
 
 @pytest.mark.parametrize("filler", [math.nan, math.inf, -math.inf])

@@ -49,8 +49,8 @@ def settings(
 ) -> AnswerSettings:
     """Return settings for tiny models; greedy without a penalty, unless `decode` overrides it."""
     search = Decode(**{"num_beams": 1, "repetition_penalty": 1.0, **decode})
-    artefacts = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
-    return artefacts.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below the minimum of a configuration
+    chosen = AnswerSettings(engine=engine, dtype=dtype, decode=search)  # type: ignore[arg-type]
+    return chosen.model_copy(update={"wave_tokens": wave, "kv_tokens": kv})  # below the minimum of a configuration
 
 
 def results(engine: PackedEngine, requests: Sequence[TokenRequest]) -> list[Result]:

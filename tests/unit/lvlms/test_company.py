@@ -115,25 +115,25 @@ def require_no_company(way: str) -> None:
 @pytest.mark.parametrize("way", ["fastest", "given"])
 def test_so_it_is_with_other_instructions(way: str) -> None:
     """The widest instructions that this machine has, and whatever torch takes by itself."""
-    retained = {name: value for name, value in os.environ.items() if name not in numerics.PORTABLE}
-    retained[numerics.MODE] = "fastest"
+    environment = {name: value for name, value in os.environ.items() if name not in numerics.PORTABLE}
+    environment[numerics.MODE] = "fastest"
     first = "torch" if way == "given" else "lever_pipe"
     here = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     code = (
         f"import {first}, sys; sys.path[:0] = {here!r}; import test_company; test_company.require_no_company({way!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=retained, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_intel_cpu_gives_the_same_answers() -> None:
     if numerics.path() != "portable":
         pytest.skip(f"computed on the path '{numerics.path()}', recorded on 'portable'")
-    messages = [
+    replies = [
         f"LvlmReply(text={reply.text!r}, n_tokens={reply.n_tokens}, answer_log_probs={reply.answer_log_probs!r})"
         for reply in load().run(requests())
     ]
-    whole = f"[{', '.join(messages)}]"
+    whole = f"[{', '.join(replies)}]"
     found = f"{hashlib.sha256(whole.encode()).hexdigest()}  {path_here()}\n"
     if os.environ.get(REWRITE) == "1":
         GOLDEN.write_text(found, encoding="utf-8")

@@ -37,7 +37,7 @@ def test_a_gpu_asks_again_only_with_confirmation(tmp_path: Path, caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    ("rows", "here", "messages"),
+    ("rows", "here", "n_messages"),
     [
         ({OTHER: MANY - 1}, HERE, 1),  # few
         ({OTHER: MANY}, HERE | {"device": "cpu"}, 1),  # cheap
@@ -46,12 +46,12 @@ def test_a_gpu_asks_again_only_with_confirmation(tmp_path: Path, caplog: pytest.
     ],
 )
 def test_else_one_line_says_what_stays_unused(
-    rows: dict[str, int], here: dict[str, str], messages: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rows: dict[str, int], here: dict[str, str], n_messages: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = ledger_of(tmp_path, rows, **{OTHER: HERE | {"code": "1"}})
     with caplog.at_level(logging.WARNING):
         require_confirmation(ledger, OWN, here, 70, ask_again=False)
-    assert len(caplog.records) == messages
+    assert len(caplog.records) == n_messages
 
 
 def test_another_models_answers_are_no_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -186,26 +186,26 @@ def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, be
 @pytest.mark.parametrize("kv_tokens", [200, 250, 100_000])
 def test_beginnings_up_to_the_first_image_stay_from_run_to_run(bench, kv_tokens: int) -> None:
     engine = bench.engine(kv_tokens=kv_tokens, wave_tokens=300)
-    first = [bench.prompt((displayed,), 9) for displayed in (0, 1, 2, 3, 4)]
-    then = [bench.prompt((displayed, 5), 8) for displayed in (4, 3, 2, 1, 0)]
-    prompts = [[TokenRequest(p, bench.answers())] for p in (*first, *then)]
-    assert [results(engine, each) for each in prompts] == [bench.answered(each) for each in prompts]  # bit for bit
+    first = [bench.prompt((demonstration,), 9) for demonstration in (0, 1, 2, 3, 4)]
+    then = [bench.prompt((demonstration, 5), 8) for demonstration in (4, 3, 2, 1, 0)]
+    requests = [[TokenRequest(p, bench.answers())] for p in (*first, *then)]
+    assert [results(engine, each) for each in requests] == [bench.answered(each) for each in requests]  # bit for bit
 
     skipped = engine.counters["prompt_tokens"] - engine.counters["tokens_prefilled"]
     system = prompt_length(bench, TokenPrompt(first[0].segments[:1]))
-    displayed = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
-    everything = 9 * system + sum(displayed)
+    lengths = [prompt_length(bench, TokenPrompt(p.segments[1:2])) for p in first]
+    everything = 9 * system + sum(lengths)
     # Half of the room is for beginnings; a prompt that needs it has it.
     assert skipped == everything if kv_tokens == 100_000 else 0 < skipped < everything
 
 
-@pytest.mark.parametrize("after", [1, 5])
-def test_a_run_that_is_not_ended_leaves_nothing_after(bench, reference, after: int) -> None:
+@pytest.mark.parametrize("n_results", [1, 5])
+def test_a_run_that_is_not_ended_leaves_nothing_stored(bench, reference, n_results: int) -> None:
     engine = bench.engine(kv_tokens=600, wave_tokens=100)
     results(engine, bench.requests()[:3])
     assert engine._pool.used > 0
     running = engine.run(bench.requests()[:-1])
-    for _ in range(after):
+    for _ in range(n_results):
         next(running)
     running.close()
     assert engine._pool.used == 0
@@ -221,11 +221,11 @@ def test_an_answer_that_a_given_one_tells_is_not_decoded(bench) -> None:
     plain = bench.answered(generating(prompts))
     for given, passes in ((5, 0), (2, 5)):
         engine = bench.engine(wave_tokens=100_000)
-        messages = [
+        requests = [
             TokenRequest(prompt, ((one.tokens[0] ^ 1, *one.tokens), one.tokens[:given] + one.tokens[-1:]))
             for prompt, one in zip(prompts, plain, strict=True)  # the first answer leads elsewhere at once
         ]
-        for one, other in zip(results(engine, messages), plain, strict=True):
+        for one, other in zip(results(engine, requests), plain, strict=True):
             assert one.tokens == other.tokens
             assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=ATOL)
         prefills = max(len(p.segments) for p in prompts)

@@ -94,9 +94,9 @@ def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.Temp
 @pytest.mark.parametrize("bad", ["{broken", "[1, 2]", '{"text": "no key"}', "3", '{"key": 3}', '{"key": ["a"]}'])
 def test_a_broken_line_inside_a_file_is_named(tmp_path: Path, bad: str) -> None:
     good = line(KEY, {"text": "red"})
-    for displayed, text in (("the digest of its content; found no digest", bad + "\n"), ("a key; found ", sealed(bad))):
+    for expected, text in (("the digest of its content; found no digest", bad + "\n"), ("a key; found ", sealed(bad))):
         (tmp_path / "a.jsonl").write_text(f"{good}{text}{good}")
-        with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {displayed}"):
+        with pytest.raises(RecordError, match=rf"a\.jsonl:2: expected a ledger row with {expected}"):
             Ledger(tmp_path)
 
 
@@ -122,10 +122,10 @@ def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
     for _ in range(5):
         job.stdout.readline()
     job.kill()
-    messages = [49, *map(int, job.communicate()[0].splitlines())]
+    numbers = [49, *map(int, job.communicate()[0].splitlines())]
     assert job.returncode == -signal.SIGKILL
     survivor = Ledger(tmp_path)
-    assert all(f"{i:064x}" in survivor for i in range(messages[-1] + 1))
+    assert all(f"{i:064x}" in survivor for i in range(numbers[-1] + 1))
 
 
 def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:

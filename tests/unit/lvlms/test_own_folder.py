@@ -36,7 +36,7 @@ IMAGES_FIRST += "{{ c['text'] if c['type'] == 'text' }}"
 
 
 @pytest.fixture(params=sorted(OWN), scope="module")
-def artefacts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def saved_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A family and its folder, with the image settings of a saved processor."""
     folder = tmp_path_factory.mktemp("own") / "model"
     FOLDERS[request.param](folder)
@@ -48,10 +48,10 @@ def opened(folder: Path, paths: dict[str, Path], engine: str = "hf", **options: 
     return open_lvlm(settings(engine, **options), folder, ImageSource(paths))
 
 
-def template(part: str = PART, *, answer: str = "A: ", end: str = "\\n", prompts: str = "A:") -> str:
-    """Return a template that writes a turn as `answer`, its parts and `end`, and asks for an answer by `prompts`."""
+def template(part: str = PART, *, answer: str = "A: ", end: str = "\\n", generation_prompt: str = "A:") -> str:
+    """Return a template that writes a turn as `answer`, its parts and `end`, then `generation_prompt`."""
     message = MESSAGE.replace("SAYS", answer).replace("PART", part).replace("END", end)
-    return message + "{{ 'ASKED' if add_generation_prompt }}".replace("ASKED", prompts)
+    return message + "{{ 'ASKED' if add_generation_prompt }}".replace("ASKED", generation_prompt)
 
 
 def experiment(folder: Path, layout: str = "turns") -> Experiment:
@@ -102,9 +102,9 @@ class Plain:
 
 @pytest.mark.parametrize(("layout", "search"), SEARCHES)
 def test_it_answers_and_scores_as_the_plain_library(
-    artefacts: tuple[str, Path], paths: dict[str, Path], layout: str, search: dict[str, Any]
+    saved_model: tuple[str, Path], paths: dict[str, Path], layout: str, search: dict[str, Any]
 ) -> None:
-    family, folder = artefacts
+    family, folder = saved_model
     plain, engine = Plain(folder, paths), opened(folder, paths, **search)
     prompts = prompts_of(paths, layout)
     replies = engine.run([LvlmRequest(prompt, ANSWERS) for prompt in prompts])
@@ -119,11 +119,11 @@ def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     alone, whole = tmp_path / "preprocessor_config.json", tmp_path / "processor_config.json"
     requests = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths)]
     replies = opened(tmp_path, paths, "qwen2_5_vl").run(requests)
-    text = json.loads(alone.read_text())
-    whole.write_text(json.dumps({"image_processor": text, "processor_class": "Qwen2_5_VLProcessor"}))
+    image_settings = json.loads(alone.read_text())
+    whole.write_text(json.dumps({"image_processor": image_settings, "processor_class": "Qwen2_5_VLProcessor"}))
     alone.unlink()
     assert opened(tmp_path, paths, "qwen2_5_vl").run(requests) == replies
-    whole.write_text(json.dumps({"image_processor": {k: v for k, v in text.items() if k != "image_mean"}}))
+    whole.write_text(json.dumps({"image_processor": {k: v for k, v in image_settings.items() if k != "image_mean"}}))
     with pytest.raises(CheckpointError, match=r"processor_config\.json: expected .* found no image_mean"):
         opened(tmp_path, paths, "qwen2_5_vl")
     whole.unlink()
@@ -132,24 +132,24 @@ def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     assert "docs/your-model.md" in found.do
 
 
-def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(artefacts: tuple[str, Path]) -> None:
+def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(saved_model: tuple[str, Path]) -> None:
     found = {
-        outcome.check: outcome for outcome in local_checks.check(experiment(artefacts[1]), rules=None, folder=Path())
+        outcome.check: outcome for outcome in local_checks.check(experiment(saved_model[1]), rules=None, folder=Path())
     }
-    assert found[f"lvlm.model {artefacts[1]}"].level is Level.OK
-    (end,) = found[f"prompt of {artefacts[1]}"].text.rpartition("ends with ")[2:]
-    assert (found[f"prompt of {artefacts[1]}"].level, end) == (Level.OK, repr(OWN[artefacts[0]][1]))
+    assert found[f"lvlm.model {saved_model[1]}"].level is Level.OK
+    (end,) = found[f"prompt of {saved_model[1]}"].text.rpartition("ends with ")[2:]
+    assert (found[f"prompt of {saved_model[1]}"].level, end) == (Level.OK, repr(OWN[saved_model[0]][1]))
 
 
 @pytest.mark.parametrize(
-    ("written", "level", "messages"),
+    ("written", "level", "message"),
     [
         (template(), Level.OK, "ends with '<0x0A>'"),
         (template(end=" "), Level.OK, "ends with '</s>'"),
         (template(end=" </s>"), Level.OK, "ends with '</s>'"),
-        (template(end=""), Level.PROBLEM, "found nothing behind an answer."),
+        (template(end=""), Level.PROBLEM, "found nothing after an answer."),
         (
-            template(prompts="B:"),
+            template(generation_prompt="B:"),
             Level.PROBLEM,
             "found an assistant turn that does not start with the generation prompt.",
         ),
@@ -159,7 +159,7 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(artefacts: tuple[
             r"found 'uestion\nA:an answer\n', where an answer has no tokens of its own.",
         ),
         (
-            template(prompts="A: "),
+            template(generation_prompt="A: "),
             Level.PROBLEM,
             r"found 'estion\nA: an answer\n', where an answer has no tokens of its own.",
         ),
@@ -171,11 +171,11 @@ def test_doctor_writes_a_prompt_and_names_the_end_of_an_answer(artefacts: tuple[
         ("{{ 1 / 0 }}", Level.PROBLEM, "ZeroDivisionError"),
     ],
 )
-def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, messages: str) -> None:
+def test_what_a_template_lacks_is_told_before_a_job(tmp_path: Path, written: str, level: Level, message: str) -> None:
     FOLDERS["llava"](tmp_path)
     (tmp_path / "chat_template.jinja").write_text(written)
     found = answers.prompt(experiment(tmp_path, "single_turn").lvlm, Path())
-    assert (found.level, messages in found.text) == (level, True), found.text
+    assert (found.level, message in found.text) == (level, True), found.text
 
 
 REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
@@ -197,8 +197,8 @@ def test_a_lost_system_text_stops_every_run_and_none_is_written(
     def problems(system: str | None) -> list[str]:
         sound = experiment(tmp_path)
         prompt = sound.lvlm.prompt.model_copy(update={"system": system})
-        prompts = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
-        outcomes = local_checks.check(prompts, rules={"answer_prompts"}, folder=Path())
+        changed = sound.model_copy(update={"lvlm": sound.lvlm.model_copy(update={"prompt": prompt, "engine": "hf"})})
+        outcomes = local_checks.check(changed, rules={"answer_prompts"}, folder=Path())
         return [outcome.found for outcome in outcomes if outcome.level is Level.PROBLEM]
 
     assert problems("be brief") == [found]

@@ -40,8 +40,8 @@ def examples(paths: dict[str, Path]) -> list[Example]:
 @pytest.fixture
 def load(folder: Path, paths: dict[str, Path]) -> Load:
     def loaded(ledger: Path | None = None, root: Path = folder, images: dict[str, Path] = paths, **options: object):
-        prompts = settings("qwen2_5_vl", **{"wave": 600, **options})  # type: ignore[arg-type]
-        return open_lvlm(prompts, root, ImageSource(images), Runtime(ledger=str(ledger or "")))
+        chosen = settings("qwen2_5_vl", **{"wave": 600, **options})  # type: ignore[arg-type]
+        return open_lvlm(chosen, root, ImageSource(images), Runtime(ledger=str(ledger or "")))
 
     return loaded
 

@@ -61,7 +61,7 @@ def beginning(node: TrieNode) -> tuple[tuple[int, ...], ...]:
 def need(requests: list[TokenRequest], of: Budget) -> int:
     """What the greediest single prompt stores."""
     return max(
-        sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.free * r.generate
+        sum(len(s.ids) for s in r.prompt.segments) + sum(len(a) - 1 for a in r.answers) + of.n_generated * r.generate
         for r in requests
     )
 
@@ -91,10 +91,10 @@ def test_parents_come_first_and_memory_stays_within_the_budget(requests, wave: i
             assert all(node.parent is None or id(node.parent) in retained for node in part)
             tokens = sum(node.size + node.n_branches for node in part)
             assert tokens <= wave or len(part) == 1
-            while_running = sum(node.size + node.n_branches + of.free * node.generates for node in part)
+            while_running = sum(node.size + node.n_branches + of.n_generated * node.generates for node in part)
             assert stored + while_running <= of.stored
-            retained |= {id(node) for node in part if node.is_shared}
-            stored += sum(node.size for node in part if node.is_shared)
+            retained |= {id(node) for node in part if node.is_kept}
+            stored += sum(node.size for node in part if node.is_kept)
         retained -= {id(node) for node in chunk.released}
         stored -= sum(node.size for node in chunk.released)
     assert not retained
@@ -104,7 +104,7 @@ def test_parents_come_first_and_memory_stays_within_the_budget(requests, wave: i
 @given(REQUESTS, st.randoms(use_true_random=False))
 def test_the_plan_does_not_depend_on_the_order(requests, rng: random.Random) -> None:
     def shape(found: list[Chunk]) -> list[list[list[object]]]:
-        return [[[(beginning(n), repr(n.request), n.is_shared) for n in wave] for wave in c.waves] for c in found]
+        return [[[(beginning(n), repr(n.request), n.is_kept) for n in wave] for wave in c.waves] for c in found]
 
     shuffled = rng.sample(requests, len(requests))
     assert shape(chunks(requests, budget())) == shape(chunks(shuffled, budget()))
@@ -114,7 +114,7 @@ def test_a_prompt_that_begins_another_is_answered_on_the_way() -> None:
     (chunk,) = chunks([request([3, 2, 4], ((1, 1),)), request([3, 2], ((1,), (1, 2, 3)))], budget())
     by_beginning = {beginning(node): node for node in nodes([chunk])}
     inner = by_beginning[(3,) * 3, (2,) * 2]
-    assert inner.is_shared
+    assert inner.is_kept
     assert inner.branches == (0, 2)
     assert by_beginning[(3,) * 3, (2,) * 2, (4,) * 4].parent is inner
 

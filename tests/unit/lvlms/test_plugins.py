@@ -15,11 +15,11 @@ from lever_pipe.base.plugins import available
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
 
-REQUESTED = (("single_turn", {}), ("turns", {"num_beams": 3, "repetition_penalty": 1.3}))
+SEARCHES = (("single_turn", {}), ("turns", {"num_beams": 3, "repetition_penalty": 1.3}))
 
 
 @pytest.fixture(params=sorted(FOLDERS), scope="module")
-def artefacts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+def saved_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A family and its folder."""
     folder = tmp_path_factory.mktemp("stock") / "model"
     FOLDERS[request.param](folder)
@@ -38,11 +38,11 @@ def test_every_plugin_is_tested() -> None:
     assert sorted([*FAST, "hf", "served", "vllm"]) == available("lvlms")
 
 
-def test_a_plugin_keeps_the_protocol(artefacts: tuple[str, Path], paths: dict[str, Path]) -> None:
+def test_a_plugin_keeps_the_protocol(saved_model: tuple[str, Path], paths: dict[str, Path]) -> None:
     prompts = prompts_of(paths)[:3]
     requests = [LvlmRequest(prompt, ("red", "two dog", "blue")) for prompt in prompts]
-    for name in plugins_of(artefacts[0]):
-        engine = opened(name, artefacts[1], paths)
+    for name in plugins_of(saved_model[0]):
+        engine = opened(name, saved_model[1], paths)
         family = engine.family
 
         def ids(text: str, tokenizer=family.tokenizer) -> list[int]:
@@ -63,19 +63,19 @@ def test_a_plugin_keeps_the_protocol(artefacts: tuple[str, Path], paths: dict[st
         assert engine.run([]) == []
 
 
-@pytest.mark.parametrize("artefacts", sorted(FAST), indirect=True)
-@pytest.mark.parametrize(("layout", "options"), REQUESTED)
+@pytest.mark.parametrize("saved_model", sorted(FAST), indirect=True)
+@pytest.mark.parametrize(("layout", "options"), SEARCHES)
 def test_it_answers_as_the_fast_plugin_and_asks_more_of_the_model(
-    artefacts: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
+    saved_model: tuple[str, Path], paths: dict[str, Path], layout: str, options: dict[str, object]
 ) -> None:
-    engine, folder = artefacts
-    prompts = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths, layout, "answer with one word")]
+    engine, folder = saved_model
+    requests = [LvlmRequest(prompt, ANSWERS) for prompt in prompts_of(paths, layout, "answer with one word")]
     fast, stock = opened(engine, folder, paths, **options), opened("hf", folder, paths, **options)
     for system in ("answer with one word", None):  # whose text is the template's own
         for prompt in prompts_of(paths, layout, system):
             written = "".join(segment.text for segment in fast.family.render(prompt))
             assert written == stock.family.render(prompt)[0].text
-    ours, theirs = fast.run(prompts), stock.run(prompts)
+    ours, theirs = fast.run(requests), stock.run(requests)
     assert [reply.text for reply in ours] == [reply.text for reply in theirs]
     assert [reply.n_tokens for reply in ours] == [reply.n_tokens for reply in theirs]
     for one, other in zip(ours, theirs, strict=True):
@@ -85,22 +85,22 @@ def test_it_answers_as_the_fast_plugin_and_asks_more_of_the_model(
     assert fast.counters["images_encoded"] < stock.counters["images_encoded"]
 
 
-def test_a_model_never_says_an_image(artefacts: tuple[str, Path], paths: dict[str, Path]) -> None:
+def test_a_model_never_says_an_image(saved_model: tuple[str, Path], paths: dict[str, Path]) -> None:
     """A model that prefers the placeholder emits its next best token, under each plugin and either search."""
     prompts = prompts_of(paths, "turns", "answer with one word")[:3]  # one is as all, and shows none, one or two
     requests = [LvlmRequest(prompt, ANSWERS[:1]) for prompt in prompts]
 
-    def text(engine: str, **options: object) -> tuple[list[str], list[str]]:
-        plain, forced = (opened(engine, artefacts[1], paths, **options) for _ in range(2))
+    def answers_of(engine: str, **options: object) -> tuple[list[str], list[str]]:
+        plain, forced = (opened(engine, saved_model[1], paths, **options) for _ in range(2))
         likes = torch.zeros(forced.family.model.lm_head.out_features)
         likes[forced.family.image_token] = 50
         forced.family.model.lm_head.register_forward_hook(lambda _, __, logits: logits + likes)
         return tuple([reply.text for reply in each.run(requests)] for each in (plain, forced))  # type: ignore[return-value]
 
-    for engine in plugins_of(artefacts[0]):
-        plain, forced = text(engine)
+    for engine in plugins_of(saved_model[0]):
+        plain, forced = answers_of(engine)
         assert forced == plain
-    assert len({tuple(text(engine, num_beams=3)[1]) for engine in plugins_of(artefacts[0])}) == 1
+    assert len({tuple(answers_of(engine, num_beams=3)[1]) for engine in plugins_of(saved_model[0])}) == 1
 
 
 def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(

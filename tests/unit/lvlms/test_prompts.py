@@ -93,7 +93,7 @@ def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: p
     expected = [
         Wording(style(layout)).prompt(train[query], [train[i] for i in displayed]) for query, displayed in chosen
     ]
-    for role in ("_example_answer", "_query"):
+    for role in ("_demonstration", "_query"):
         word = getattr(Wording, role)
 
         def counted(self: Wording, one: Example, role: str = role, word: Any = word) -> Block:
@@ -103,6 +103,6 @@ def test_each_example_becomes_a_block_once_in_a_role(layout: str, monkeypatch: p
         monkeypatch.setattr(Wording, role, counted)
     wording = Wording(style(layout))
     assert [wording.prompt(train[query], [train[i] for i in displayed]) for query, displayed in chosen] == expected
-    assert sorted(worded) == [*(("_example_answer", i) for i in (1, 2, 3, 9)), ("_query", 1), ("_query", 9)]
+    assert sorted(worded) == [*(("_demonstration", i) for i in (1, 2, 3, 9)), ("_query", 1), ("_query", 9)]
     alike = QUERY.model_copy(update={"image_digest": DEMONSTRATIONS[0].image_digest})
     assert wording.prompt(alike, ()).images == (alike.image_digest,) != wording.prompt(QUERY, ()).images

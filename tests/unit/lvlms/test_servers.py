@@ -58,21 +58,21 @@ def answering(make: Callable[[dict[str, Any]], dict[str, Any]]) -> Act:
 
 
 def reported(text: str | None, reason: str = "stop", message: Mapping[str, Any] = {}, **beyond: Any) -> dict[str, Any]:
-    output = {"role": "assistant", "content": text, **message}
-    return {"choices": [{"message": output, "finish_reason": reason}], "usage": {"prompt_tokens": 2}} | beyond
+    whole = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"message": whole, "finish_reason": reason}], "usage": {"prompt_tokens": 2}} | beyond
 
 
 def displayed(request: dict[str, Any]) -> str:
     """Return the texts and the digests of the images of a request, in their order."""
-    text = []
+    texts = []
     for message in request["messages"]:
         for part in message["content"]:
             if part["type"] == "text":
-                text.append(part["text"])
+                texts.append(part["text"])
             else:
                 kind, _, content = part["image_url"]["url"].partition(";base64,")
-                text.append(f"{kind} {hashlib.sha256(base64.b64decode(content)).hexdigest()}")
-    return "\n".join(text)
+                texts.append(f"{kind} {hashlib.sha256(base64.b64decode(content)).hexdigest()}")
+    return "\n".join(texts)
 
 
 def test_a_server_is_shown_each_prompt_once_and_never_again(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ PROBLEMS: dict[str, tuple[Act, str]] = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_what_a_server_does_not_answer_is_told_and_what_it_did_is_kept(name: str, tmp_path: Path) -> None:
     act, problem = PROBLEMS[name]
-    messages_of = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{problem}")
-    with serve(*[answering(lambda _: reported("x"))] * 4, always=act) as double, messages_of:
+    lost = pytest.raises(ServerError, match=rf"each of 6 prompts.*none to 2 of them.*{problem}")
+    with serve(*[answering(lambda _: reported("x"))] * 4, always=act) as double, lost:
         opened(double.url, tmp_path, concurrency=1, timeout_seconds=0.5).run(requests(6))
     with serve(always=answering(lambda _: reported("x"))) as double:
         assert [reply.text for reply in opened(double.url, tmp_path).run(requests(6))] == ["x"] * 6
@@ -172,10 +172,10 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, 
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: str, tmp_path: Path) -> None:
-    completion, words = UNUSABLE[name]
+    body, words = UNUSABLE[name]
     lost = pytest.raises(ServerError, match=rf"each of 6 prompts; found none to 2 of them \(.*{words}")
     with (
-        serve(*[answering(lambda _: reported("x"))] * 4, always=answering(lambda _: completion)) as double,
+        serve(*[answering(lambda _: reported("x"))] * 4, always=answering(lambda _: body)) as double,
         lost as caught,
     ):
         opened(double.url, tmp_path, concurrency=1).run(requests(6))
@@ -187,7 +187,7 @@ def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: st
 
 
 @pytest.mark.parametrize(
-    ("completion", "text", "connection"),
+    ("body", "text", "connection"),
     [
         (reported(" red", "length"), "red", {}),  # models often do not stop; engines of this process cut them, too
         (reported("red", "stop", {"reasoning": "Okay."}), "red", {}),
@@ -199,9 +199,9 @@ def test_a_reply_that_is_no_answer_is_counted_named_and_asked_for_again(name: st
     ],
 )
 def test_a_reply_is_the_text_that_the_settings_permit(
-    completion: dict[str, Any], text: str, connection: dict[str, bool], caplog: pytest.LogCaptureFixture
+    body: dict[str, Any], text: str, connection: dict[str, bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serve(answering(lambda _: completion), always=answering(lambda _: reported("x"))) as double:
+    with serve(answering(lambda _: body), always=answering(lambda _: reported("x"))) as double:
         model = opened(double.url, concurrency=1, **connection)
         replies = model.run(requests(3))
     assert sorted(reply.text for reply in replies) == sorted([text, "x", "x"])

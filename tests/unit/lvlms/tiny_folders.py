@@ -90,7 +90,7 @@ def make_tokenizer(
         [" ".join(WORDS), "\n".join(WORDS)],
         trainers.BpeTrainer(vocab_size=320, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
     )
-    artefacts = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=end,
         pad_token=pad,
@@ -98,8 +98,8 @@ def make_tokenizer(
         chat_template=template,
         extra_special_tokens=named or list(specials),
     )
-    artefacts.add_tokens(list(specials), special_tokens=True)
-    return artefacts
+    wrapped.add_tokens(list(specials), special_tokens=True)
+    return wrapped
 
 
 def make_sentencepiece(

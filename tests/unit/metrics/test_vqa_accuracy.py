@@ -124,22 +124,22 @@ def oracle_normalise(text: str) -> str:
     )
     vanishing = set()
     for mark in set(';/[]"{}()=+\\_-><@`,?!'):
-        others = [
+        next_to_space = [
             i
             for i, character in enumerate(text)
             if character == mark and (text[i + 1 : i + 2] == " " or text[max(i - 1, 0) : i] == " ")
         ]
-        if others or digit_comma_digit:
+        if next_to_space or digit_comma_digit:
             vanishing.add(mark)
     spaced = "".join("" if c in vanishing else " " if c in ';/[]"{}()=+\\_-><@`,?!' else c for c in text)
-    selected, stops = [], 0
+    kept, stops = [], 0
     for i, character in enumerate(spaced):
         if character == "." and stops < 32 and not spaced[i + 1 : i + 2].isdigit():
             stops += 1
         else:
-            selected.append(character)
+            kept.append(character)
     words = []
-    for word in "".join(selected).lower().split():
+    for word in "".join(kept).lower().split():
         if word in SMALL_NUMBERS:
             word = str(max(0, SMALL_NUMBERS.index(word) - 1))
         if word not in ("a", "an", "the"):

@@ -19,7 +19,7 @@ from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment.config import Reward
 from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.training.on_policy import ScoredSelections, scored_by_lvlm
+from lever_pipe.lever.training.on_policy import ScoredSelection, scored_by_lvlm
 from lever_pipe.lever.trajectories import PromptIds, request_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
@@ -39,7 +39,7 @@ class First:
         self.calls: list[list[PromptIds]] = []
         self.rows = []
 
-        def listening(prompts: Sequence[PromptIds], **how: Any) -> list[ScoredSelections]:
+        def listening(prompts: Sequence[PromptIds], **how: Any) -> list[ScoredSelection]:
             self.calls.append(list(prompts))
             return scored_by_lvlm(prompts, **how)
 

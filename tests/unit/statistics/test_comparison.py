@@ -74,7 +74,7 @@ def test_scipy_counts_alike() -> None:
 
 def test_many_questions_approach_the_normal() -> None:
     levels = np.array([-1.0, -0.9, -0.3, 0.0, 0.0, 0.3, 0.6, 1.0])
-    differences = generator(0, "many").choice(levels, 800) * generator(0, "selected").integers(0, 2, 800)
+    differences = generator(0, "many").choice(levels, 800) * generator(0, "kept").integers(0, 2, 800)
     z = differences.sum() / np.sqrt((differences**2).sum())
     # the lattice of tenths is fine relative to a standard deviation of about 10: half a step is a small correction
     assert flip(differences) == pytest.approx(2 * stats.norm.sf(abs(z)), abs=0.01)

@@ -29,8 +29,8 @@ def model() -> Reader:
 
 
 @dataclass
-class Accuracies:
-    """A drawn world and its facts; `right` plays prompts."""
+class PlayedWorld:
+    """A drawn world with its facts, and a reader that answers questions about it."""
 
     model: Reader
     train: list[Example]
@@ -53,10 +53,10 @@ class Accuracies:
         return [row for row in self.train if row.question_type == kind and row.answer == answer]
 
 
-def play(model: Reader, **options: Any) -> Accuracies:
+def play(model: Reader, **options: Any) -> PlayedWorld:
     world = WorldData(n_eval=300, perceptual_share=0, flipped_share=0, **options)
-    (train, displayed), (queries, prompts) = draw_examples(world, "train"), draw_examples(world, "val")
-    return Accuracies(model, train, queries, {**displayed, **prompts})
+    (train, train_pixels), (queries, query_pixels) = draw_examples(world, "train"), draw_examples(world, "val")
+    return PlayedWorld(model, train, queries, {**train_pixels, **query_pixels})
 
 
 def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]:
@@ -65,18 +65,18 @@ def pick(rows: Sequence[Example], n: int, query: Example) -> tuple[Example, ...]
 
 
 def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: Reader) -> None:
-    episodes = play(model, n_train=600, composite_share=0.5, relations=("team", "country"), n_active_answers=2)
-    queries = [row for row in episodes.queries if "+" in row.question_type]
+    world = play(model, n_train=600, composite_share=0.5, relations=("team", "country"), n_active_answers=2)
+    queries = [row for row in world.queries if "+" in row.question_type]
     one, two, each = [], [], []
     for query in queries:
         kinds = [f"{relation_of(query)}:{key}" for key in query.question_type.split(":")[1].split("+")]
-        alike = [episodes.of(kind, episodes.truths[query.question_type]) for kind in kinds]
+        alike = [world.of(kind, world.truths[query.question_type]) for kind in kinds]
         if query.question_id % 2:
             alike.reverse()
         one.append(pick(alike[0], 1, query))
         two.append(pick(alike[0], 2, query))
         each.append((*pick(alike[0], 1, query), *pick(alike[1], 1, query)))
-    scores = [episodes.right(queries, displayed) for displayed in (one, two, each)]
+    scores = [world.right(queries, displayed) for displayed in (one, two, each)]
     # 72, 75 and 93 of 267 questions of another draw; a difference of 18 has a standard deviation of 3.
     assert len(queries) > 100
     assert scores[2] - max(scores[:2]) > 9, scores
@@ -84,16 +84,16 @@ def test_one_demonstration_of_each_thing_answers_better_than_two_of_one(model: R
 
 
 def test_without_a_match_a_guessed_fact_is_answered_best_without_demonstrations(model: Reader) -> None:
-    episodes = play(model, n_train=600, guessable_share=1)
-    queries = episodes.queries
+    world = play(model, n_train=600, guessable_share=1)
+    queries = world.queries
     misleading = []
     for query in queries:
-        truth, relation = episodes.truths[query.question_type], relation_of(query)
-        others = [row for row in episodes.train if relation_of(row) == relation and row.answer != truth]
+        truth, relation = world.truths[query.question_type], relation_of(query)
+        others = [row for row in world.train if relation_of(row) == relation and row.answer != truth]
         misleading.append(pick(others, 2, query))
-    alone = episodes.right(queries, [()] * len(queries))
-    misled = episodes.right(queries, misleading)
+    alone = world.right(queries, [()] * len(queries))
+    misled = world.right(queries, misleading)
     assert alone > 62, alone  # 71 of another draw, of 300 questions a standard deviation of 2.6
     assert alone - misled > 8, (alone, misled)
     guesses = {f"{name}:{key}" for name, row in GUESSES.items() for key in row}
-    assert {f"{relation_of(query)}:{episodes.truths[query.question_type]}" for query in queries} <= guesses
+    assert {f"{relation_of(query)}:{world.truths[query.question_type]}" for query in queries} <= guesses

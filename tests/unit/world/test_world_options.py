@@ -60,8 +60,8 @@ def test_without_options_a_world_is_what_it_was_before_there_were_any() -> None:
 
 
 def test_only_named_relations_are_asked_for() -> None:
-    prompts = ("team", "country", "count")
-    assert {q.relation.name for q in questions_of(train(relations=prompts))} == set(prompts)
+    names = ("team", "country", "count")
+    assert {q.relation.name for q in questions_of(train(relations=names))} == set(names)
 
 
 @settings(max_examples=20, deadline=None)
@@ -88,10 +88,10 @@ def test_skew_makes_the_first_more_frequent_by_the_power_law() -> None:
 
 @pytest.mark.parametrize("dissent", [0.5, 1.0, 3.0])
 def test_annotators_disagree_as_often_as_the_beta_law_says(dissent: float) -> None:
-    prompts = [
+    questions = [
         q for q in questions_of(train(n_train=4000, dissent=dissent, flipped_share=0)) if q.relation.is_knowledge
     ]
-    share = np.mean([answer != q.truth for q in prompts for answer in q.answers])
+    share = np.mean([answer != q.truth for q in questions for answer in q.answers])
     # Of the dissenting votes 0.3 are any of eight answers, so one in eight of those agrees after all.
     mean = DISSENT_A / (DISSENT_A + DISSENT_B_KNOWLEDGE / dissent) * (1 - 0.3 / 8)
     assert abs(share - mean) < 0.02  # a standard deviation of at most 0.23 / sqrt(3000) = 0.0042
@@ -173,7 +173,7 @@ def test_the_layout_of_vqav2_says_the_answer_to_show() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "messages"),
+    ("values", "message"),
     [
         ({"world": {"relations": ["team"], "perceptual_share": 0}}, "the number of relations asked for=1, got 2"),
         ({"world": {"relations": ["team", "place"]}}, "must be 0 where data.world.relations has none of object"),
@@ -185,7 +185,7 @@ def test_the_layout_of_vqav2_says_the_answer_to_show() -> None:
         ({"reader": "vqav2"}, "world.layout: must be vqav2 with data.reader: vqav2"),
     ],
 )  # fmt: skip
-def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], messages: str) -> None:
+def test_options_that_contradict_each_other_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as problem:
         parse_model(Data, {"source": "world", **values}, source="config.yaml")
-    assert messages in str(problem.value)
+    assert message in str(problem.value)

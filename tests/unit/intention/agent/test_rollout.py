@@ -79,11 +79,11 @@ def test_an_episode_holds_the_whole_dialogue() -> None:
 
 
 def test_the_mask_marks_exactly_what_was_sampled() -> None:
-    text = [ask("budget") + END, ask("date", "people") + END, CLOSE]
-    episode = play(*text)
+    turns = [ask("budget") + END, ask("date", "people") + END, CLOSE]
+    episode = play(*turns)
     assert len(episode.tokens) == len(episode.is_agent) == len(episode.turn)
     sampled = [token for token, mine in zip(episode.tokens, episode.is_agent, strict=True) if mine]
-    assert sampled == ids(" ".join(text))
+    assert sampled == ids(" ".join(turns))
     assert [turn for turn in episode.turn if turn >= 0] == [0] * 7 + [1] * 9 + [2] * 3
     assert [turn >= 0 for turn in episode.turn] == episode.is_agent
     assert len(episode.log_probs) == 7 + 9 + 3

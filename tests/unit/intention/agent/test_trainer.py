@@ -92,10 +92,10 @@ def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, ru
     flat = {"kl": 0.1, "entropy": 0.02}
     plain = rows_of(tmp_path / "plain", training(arm=flat))
     arm = {f"{term}_schedule": Schedule(kind="cosine", minimum=1.0) for term in flat}
-    messages = rows_of(tmp_path / "messages", training(arm={**flat, **arm}))
+    scheduled = rows_of(tmp_path / "scheduled", training(arm={**flat, **arm}))
     weights = {"kl_coefficient": 0.1, "entropy_coefficient": 0.02}
-    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(messages.metrics)
-    assert plain[1:] == messages[1:]
+    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(scheduled.metrics)
+    assert plain[1:] == scheduled[1:]
     arm = {f"{term}_schedule": Schedule() for term in flat}
     assert training(arm={**flat, **arm}).model_dump_json() == training(arm=flat).model_dump_json()
     never = rows_of(tmp_path / "never", training(steps=4, evaluation={"every": 3}, arm={"stop": Stop(patience=2)}))

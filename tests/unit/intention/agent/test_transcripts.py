@@ -12,10 +12,10 @@ TASK = Task(id="t", category="travel", task="task : travel .", missing_details=D
 ASK = "<tool_call> action what about {} </tool_call> <im_end>"
 
 
-def messages(*turns: str) -> DialogueRow:
+def transcript(*turns: str) -> DialogueRow:
     """Return the transcript of the episode with these turns."""
-    text = [[CODEC.words.index(word) for word in turn.split()] for turn in turns]
-    player = player_of(scripted({TASK.id: text}, [TASK]))
+    tokens = [[CODEC.words.index(word) for word in turn.split()] for turn in turns]
+    player = player_of(scripted({TASK.id: tokens}, [TASK]))
     (episode,) = player.play([EpisodeRequest(TASK, 0, 0, (0, "test", 0, 0))]).episodes
     row = EpisodeRow(
         step=3, split="test", mode="greedy", checkpoint="last", task_id="t", sample=0, rewards=tuple(episode.rewards),
@@ -29,7 +29,7 @@ def calls(turn: DialogueTurn) -> list[tuple[str, str]]:
 
 
 def test_a_turn_tells_its_calls_the_reply_and_what_it_uncovered() -> None:
-    row = messages(ASK.format("budget"), "need " + ASK.format("date and place"), "all set <im_end>")
+    row = transcript(ASK.format("budget"), "need " + ASK.format("date and place"), "all set <im_end>")
     first, second = row.turns
     assert (first.text, calls(first)) == ("", [("action", "what about budget")])
     assert (first.reply, first.uncovered) == ("budget is low", (0,))
@@ -47,6 +47,6 @@ def test_a_turn_tells_its_calls_the_reply_and_what_it_uncovered() -> None:
     ],
 )
 def test_a_turn_that_is_not_executed_stands_as_it_was_said(text: str, spoken: str, end: str) -> None:
-    row = messages(text)
+    row = transcript(text)
     (turn,) = row.turns
     assert (turn.text, turn.calls, turn.reply, turn.uncovered, row.end) == (spoken, (), "", (), end)

@@ -30,7 +30,7 @@ def training_samples() -> list[TrainingSample]:
     """Return six episodes whose earlier log-probabilities lie up to 0.6 from the policy's, so that clips cut."""
     numbers = torch.Generator().manual_seed(1)
     policy = build_tiny(TINY, VOCABULARY, 0)
-    artefacts = []
+    samples = []
     for length in LENGTHS:
         tokens = torch.randint(1, VOCABULARY, (length,), generator=numbers)
         positions = torch.arange(3, length)[torch.rand(length - 3, generator=numbers) < 0.6]
@@ -38,17 +38,17 @@ def training_samples() -> list[TrainingSample]:
             now = score(policy, [tokens], [positions], pad_id=0, temperature=1.0, entropies=False).log_probs
         shift = (torch.rand(2, len(positions), generator=numbers) - 0.5) * 1.2
         advantages = torch.randn(len(positions), generator=numbers)
-        artefacts.append(TrainingSample(tokens, positions, advantages, now + shift[0], now + shift[1]))
-    return artefacts
+        samples.append(TrainingSample(tokens, positions, advantages, now + shift[0], now + shift[1]))
+    return samples
 
 
-def run(artefacts: list[TrainingSample], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
+def run(samples: list[TrainingSample], arm: AgentArm, **settings: Any) -> tuple[Any, dict[str, float]]:
     """Return the policy after one update, with its gradients, and the measurements."""
     grpo = settings_of(**settings)
     policy = build_tiny(TINY, VOCABULARY, 0)
     prepare_for_updates(policy)
     optimiser = AdamW(policy, learning_rate=grpo.learning_rate, weight_decay=grpo.weight_decay)
-    values = update(policy, optimiser, artefacts, arm=arm, grpo=grpo, pad_id=0, precision="float32")
+    values = update(policy, optimiser, samples, arm=arm, grpo=grpo, pad_id=0, precision="float32")
     return policy, values
 
 
@@ -63,11 +63,11 @@ def gradients(policy: Any) -> dict[str, Tensor]:
 
 
 def slow_loss(
-    policy: Any, artefacts: list[TrainingSample], arm: AgentArm, grpo: AgentGrpo
+    policy: Any, samples: list[TrainingSample], arm: AgentArm, grpo: AgentGrpo
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the loss of the specification, one token after the other, and the logits of each episode."""
     tokens, all_logits = [], []
-    for sample in artefacts:
+    for sample in samples:
         logits = policy(input_ids=sample.tokens[None]).logits[0]
         logits.retain_grad()
         all_logits.append(logits)
@@ -85,10 +85,10 @@ def slow_loss(
 
 @pytest.mark.parametrize(("temperature", "size"), [(1.0, 1), (0.8, 2), (1.0, 4), (1.0, 6)])
 def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: float, size: int) -> None:
-    artefacts = training_samples()
-    policy, values = run(artefacts, PULLED, temperature=temperature, micro_batch=size)
+    samples = training_samples()
+    policy, values = run(samples, PULLED, temperature=temperature, micro_batch=size)
     slow = build_tiny(TINY, VOCABULARY, 0)
-    loss, all_logits = slow_loss(slow, artefacts, PULLED, settings_of(temperature=temperature))
+    loss, all_logits = slow_loss(slow, samples, PULLED, settings_of(temperature=temperature))
     loss.backward()
     assert values["loss"] == pytest.approx(loss.item(), abs=1e-6)
     assert values["clip_fraction"] > 0.1
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: flo
     assert values["grad_norm"] == pytest.approx(
         math.sqrt(sum(float((g**2).sum()) for g in expected.values())), abs=1e-5
     )
-    for sample, logits in zip(artefacts, all_logits, strict=True):
+    for sample, logits in zip(samples, all_logits, strict=True):
         is_agents = torch.zeros(len(sample.tokens), dtype=torch.bool)
         is_agents[sample.positions - 1] = True
         assert logits.grad is not None
@@ -109,24 +109,24 @@ def test_gradients_are_those_of_the_slow_loss_however_it_is_cut(temperature: flo
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_silenced_samples_take_part_and_move_nothing(size: int) -> None:
-    artefacts = training_samples()
+    samples = training_samples()
     policy, values = run(
-        [each.silenced() if n % 2 else each for n, each in enumerate(artefacts)], PULLED, micro_batch=size
+        [each.silenced() if n % 2 else each for n, each in enumerate(samples)], PULLED, micro_batch=size
     )
-    others, expected = run(artefacts[::2], PULLED)
+    others, expected = run(samples[::2], PULLED)
     assert values == pytest.approx(expected, abs=1e-6)
     for name, gradient in gradients(policy).items():
         torch.testing.assert_close(gradient, gradients(others)[name], atol=1e-6, rtol=0, msg=name)
-    still, nothing = run([each.silenced() for each in artefacts], PULLED, micro_batch=size, learning_rate=0.1)
+    still, nothing = run([each.silenced() for each in samples], PULLED, micro_batch=size, learning_rate=0.1)
     assert not any(nothing.values())
     before = build_tiny(TINY, VOCABULARY, 0).state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in still.state_dict().items())
 
 
 def test_a_penalty_without_weight_is_measured_and_moves_nothing() -> None:
-    artefacts = training_samples()
-    far = [replace(sample, reference=sample.reference - 1) for sample in artefacts]
-    near, away = run(artefacts, PLAIN), run(far, PLAIN)
+    samples = training_samples()
+    far = [replace(sample, reference=sample.reference - 1) for sample in samples]
+    near, away = run(samples, PLAIN), run(far, PLAIN)
     assert away[1]["kl_loss"] > near[1]["kl_loss"] + 0.1
     assert away[1]["loss"] == near[1]["loss"] == near[1]["pg_loss"]
     assert all(torch.equal(g, gradients(near[0])[name]) for name, g in gradients(away[0]).items())
@@ -143,19 +143,19 @@ def test_the_gradient_is_clipped_and_counted() -> None:
 
 @pytest.mark.parametrize("field", ["advantages", "behaviour", "reference"])
 def test_a_number_that_is_none_stops_before_the_step(field: str) -> None:
-    artefacts = training_samples()
-    artefacts[0] = replace(artefacts[0], **{field: torch.full_like(artefacts[0].advantages, math.nan)})
+    samples = training_samples()
+    samples[0] = replace(samples[0], **{field: torch.full_like(samples[0].advantages, math.nan)})
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.1, weight_decay=0.1)
     with pytest.raises(TrainingError, match=r"expected a finite loss and gradient; found .*loss nan"):
-        update(policy, optimiser, artefacts, arm=PULLED, grpo=AgentGrpo(), pad_id=0, precision="float32")
+        update(policy, optimiser, samples, arm=PULLED, grpo=AgentGrpo(), pad_id=0, precision="float32")
     before = build_tiny(TINY, VOCABULARY, 0).state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
 
 
 def test_a_large_policy_computes_again_what_it_does_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    artefacts = training_samples()
-    selected = run(artefacts, PULLED)
+    samples = training_samples()
+    kept = run(samples, PULLED)
     monkeypatch.setattr(policies, "CHECKPOINT_ABOVE", 0)
     passes = []
     first = build_tiny(TINY, VOCABULARY, 0)
@@ -164,9 +164,9 @@ def test_a_large_policy_computes_again_what_it_does_not_keep(monkeypatch: pytest
         "forward",
         counted(type(first.model.layers[0].mlp).forward, passes),
     )
-    again = run(artefacts, PULLED)
+    again = run(samples, PULLED)
     assert len(passes) == 2 * 3  # each of 3 micro-batches forward, and once more on the way back
-    assert again[1] == pytest.approx(selected[1], abs=1e-6)
+    assert again[1] == pytest.approx(kept[1], abs=1e-6)
     assert not again[0].training
 
 
@@ -179,12 +179,12 @@ def counted(forward: Any, passes: list[int]) -> Any:
 
 
 def test_half_precision_takes_nearly_the_same_step() -> None:
-    artefacts = training_samples()
-    _, whole = run(artefacts, PULLED)
+    samples = training_samples()
+    _, whole = run(samples, PULLED)
     policy = build_tiny(TINY, VOCABULARY, 0)
     optimiser = AdamW(policy, learning_rate=0.0, weight_decay=0.0)
     grpo = settings_of()
-    values = update(policy, optimiser, artefacts, arm=PULLED, grpo=grpo, pad_id=0, precision="bfloat16")
+    values = update(policy, optimiser, samples, arm=PULLED, grpo=grpo, pad_id=0, precision="bfloat16")
     assert all(g.dtype is torch.float32 for g in gradients(policy).values())
     # bfloat16 has 8 bits: a log-probability of -4 is good to 0.02.
     assert values["loss"] == pytest.approx(whole["loss"], abs=0.02)

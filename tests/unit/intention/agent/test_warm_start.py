@@ -102,11 +102,11 @@ def test_packing_loses_and_invents_nothing(lengths: list[int], shares: list[bool
     assert packed.ids.shape[1] <= 2 * max(lengths)
     found = {}
     for ids, positions, is_agent in zip(packed.ids, packed.positions, packed.is_agent, strict=True):
-        for location in range(len(ids)):
-            if ids[location] == 0:
-                assert not is_agent[location]
+        for column in range(len(ids)):
+            if ids[column] == 0:
+                assert not is_agent[column]
             else:
-                found[int(ids[location])] = (int(positions[location]), bool(is_agent[location]))
+                found[int(ids[column])] = (int(positions[column]), bool(is_agent[column]))
     expected = {
         token: (k, mine)
         for each in batch

@@ -99,7 +99,7 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
 
 
 @pytest.mark.parametrize(
-    ("changed", "location"),
+    ("changed", "key"),
     [
         ({"arm": arm(trajectory_score="sum")}, "grpo.trajectory_score"),
         ({"arm": arm(schedule=Schedule(warmup_steps=5, minimum=0.1))}, "arms.baseline.schedule.minimum"),
@@ -131,9 +131,9 @@ def test_each_setting_arrives(section: str, name: str, value: object, key: str, 
         ({"simulator": {"endpoint": {"max_tokens": 100}}}, "simulator.endpoint.max_tokens"),
     ],
 )
-def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str, Any], location: str) -> None:
+def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str, Any], key: str) -> None:
     (line,) = problems(render_config(**changed))
-    assert line.startswith(f"intention.{location}: must ")
+    assert line.startswith(f"intention.{key}: must ")
     assert ", got " in line
 
 
@@ -163,7 +163,7 @@ def test_batches_are_refused_exactly_when_the_original_would_round(
 
 
 def test_differences_follow_the_switches() -> None:
-    messages = "\n".join(differences(render_config()))
-    assert "simulator.leak_details, simulator.silent_failures, simulator.count_duplicates" in messages
+    differing = "\n".join(differences(render_config()))
+    assert "simulator.leak_details, simulator.silent_failures, simulator.count_duplicates" in differing
     faithful = dict.fromkeys(("leak_details", "silent_failures", "count_duplicates", "last_call_only"), True)
     assert "simulator.leak" not in "\n".join(differences(render_config(simulator=faithful)))

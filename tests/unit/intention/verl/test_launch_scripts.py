@@ -39,7 +39,7 @@ exec "$REAL_SLEEP" "${SERVER_SECONDS:-60}"
 
 
 @pytest.fixture
-def location(tmp_path: Path) -> Iterator[Path]:
+def project(tmp_path: Path) -> Iterator[Path]:
     """Return a folder as of a project, with a launch folder, a checkout of UserRL and programs that only take notes."""
     for name, text in launch_files(render_config(arm=bundle(seed=1))).items():
         write(tmp_path / "a launch" / name, text)
@@ -59,26 +59,26 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def environment(location: Path, **changed: str) -> dict[str, str]:
+def environment(project: Path, **changed: str) -> dict[str, str]:
     real = subprocess.run(["bash", "-c", "type -P sleep"], capture_output=True, text=True, check=True).stdout.strip()
     own = {
-        "PATH": f"{location / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{project / 'bin'}:{os.environ['PATH']}",
         "REAL_SLEEP": real,
-        "SEEN": str(location / "seen"),
-        "USERRL_HOME": str(location / "User RL"),
+        "SEEN": str(project / "seen"),
+        "USERRL_HOME": str(project / "User RL"),
         "OPENAI_API_KEY": "a-key",
         "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
-        "HOME": str(location),
+        "HOME": str(project),
     }
     return own | changed
 
 
-def run(location: Path, script: str, **changed: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", str(location / "a launch" / script)]
+def run(project: Path, script: str, **changed: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(project / "a launch" / script)]
     return subprocess.run(
         command,
-        cwd=location,
-        env=environment(location, **changed),
+        cwd=project,
+        env=environment(project, **changed),
         capture_output=True,
         text=True,
         timeout=60,
@@ -98,43 +98,43 @@ def test_the_number_of_gpus_and_steps_reaches_the_scheduler() -> None:
     assert "#SBATCH --time=40:00:00\n" in job  # 465 x 300 s = 38.75 h, rounded up, and one more
 
 
-def test_the_trainer_gets_every_override_as_it_stands(location: Path) -> None:
-    done = run(location, "launch.sh")
+def test_the_trainer_gets_every_override_as_it_stands(project: Path) -> None:
+    done = run(project, "launch.sh")
     assert done.returncode == 0, done.stderr
-    seen = (location / "seen").read_text().splitlines()
+    seen = (project / "seen").read_text().splitlines()
     overrides = [
-        line for line in (location / "a launch/overrides.txt").read_text().splitlines() if not line.startswith("#")
+        line for line in (project / "a launch/overrides.txt").read_text().splitlines() if not line.startswith("#")
     ]
-    home, logs = location / "User RL", location / "logs/verl/bundle/seed-1"
+    home, logs = project / "User RL", project / "logs/verl/bundle/seed-1"
     assert seen == [
         "-m",
         "verl.trainer.main_ppo",
         f"--config-path={home}/examples/sglang_multiturn/config",
         "--config-name=grpo_multiturn",
         *overrides,
-        f"actor_rollout_ref.model.path='{location}/models/Qwen3-8B'",
+        f"actor_rollout_ref.model.path='{project}/models/Qwen3-8B'",
         f"data.train_files='{home}/data/intention_multiturn/train.parquet'",
         f"data.val_files='{home}/data/intention_multiturn/test.parquet'",
-        f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{location}/a launch/tool_config.yaml'",
+        f"actor_rollout_ref.rollout.multi_turn.tool_config_path='{project}/a launch/tool_config.yaml'",
         f"trainer.default_local_dir='{logs}/checkpoints'",
     ]
-    messages = (location / "seen.environment").read_text().splitlines()
-    assert messages == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
+    variables = (project / "seen.environment").read_text().splitlines()
+    assert variables == [str(home), "http://127.0.0.1:1/v1", "Qwen3-32B", f"{logs}/tensorboard"]
     assert (logs / "console.log").read_text() == "step:1 - actor/lr:0.000\n"
 
 
-def test_an_odd_path_is_data_and_never_code(location: Path) -> None:
-    odd = location / "models/a `touch x` ; touch y & (z) * =,{w}"
+def test_an_odd_path_is_data_and_never_code(project: Path) -> None:
+    odd = project / "models/a `touch x` ; touch y & (z) * =,{w}"
     odd.mkdir(parents=True)
-    done = run(location, "launch.sh", MODEL_FOLDER=str(odd))
+    done = run(project, "launch.sh", MODEL_FOLDER=str(odd))
     assert done.returncode == 0, done.stderr
-    assert f"actor_rollout_ref.model.path='{odd}'" in (location / "seen").read_text().splitlines()
-    assert not (location / "x").exists()
-    assert not (location / "User RL/y").exists()
+    assert f"actor_rollout_ref.model.path='{odd}'" in (project / "seen").read_text().splitlines()
+    assert not (project / "x").exists()
+    assert not (project / "User RL/y").exists()
 
 
 @pytest.mark.parametrize(
-    ("changed", "text"),
+    ("changed", "message"),
     [
         ({"USERRL_HOME": ""}, "USERRL_HOME: must name a checkout"),
         ({"OPENAI_API_KEY": ""}, "OPENAI_API_KEY: must hold the key"),
@@ -142,18 +142,18 @@ def test_an_odd_path_is_data_and_never_code(location: Path) -> None:
         ({"NO_PACKAGES": "1"}, "expected packages verl and tensorboard"),
     ],
 )
-def test_what_is_missing_is_named_before_anything_runs(location: Path, changed: dict[str, str], text: str) -> None:
-    done = run(location, "launch.sh", **changed)
+def test_what_is_missing_is_named_before_anything_runs(project: Path, changed: dict[str, str], message: str) -> None:
+    done = run(project, "launch.sh", **changed)
     assert done.returncode != 0
-    assert text in done.stderr
-    assert not (location / "seen").exists()
+    assert message in done.stderr
+    assert not (project / "seen").exists()
 
 
-def test_two_jobs_are_submitted_the_trainer_after_the_user(location: Path) -> None:
-    done = run(location, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
+def test_two_jobs_are_submitted_the_trainer_after_the_user(project: Path) -> None:
+    done = run(project, "submit.sh", OPENAI_BASE_URL="", VERL_LOGS="my logs")
     assert done.returncode == 0, done.stderr
-    user, trainer = (location / "seen.sbatch").read_text().splitlines()
-    folder, logs = location / "a launch", location / "my logs"
+    user, trainer = (project / "seen.sbatch").read_text().splitlines()
+    folder, logs = project / "a launch", project / "my logs"
     run_folder = f"{logs}/bundle/seed-1"
     assert user == f"--parsable --output={run_folder}/simulator-%j.log {folder}/simulator.sbatch|{folder}|{logs}"
     assert trainer == (
@@ -161,17 +161,17 @@ def test_two_jobs_are_submitted_the_trainer_after_the_user(location: Path) -> No
     )
 
 
-def test_the_user_announces_itself_and_ends_with_the_trainer(location: Path) -> None:
+def test_the_user_announces_itself_and_ends_with_the_trainer(project: Path) -> None:
     """The server's job and the trainer's, as SLURM would start them: each a copy of its file, elsewhere."""
-    changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(location / "a launch")}
-    env = environment(location, **changed, SLURM_GPUS_ON_NODE="2")
+    changed = {"OPENAI_BASE_URL": "", "SIMULATOR_MODEL": "models/a user", "LAUNCH_FOLDER": str(project / "a launch")}
+    env = environment(project, **changed, SLURM_GPUS_ON_NODE="2")
     for name in ("simulator.sbatch", "launch.sbatch"):
-        write(location / "spool" / name, (location / "a launch" / name).read_text())
-    user = subprocess.Popen(["bash", str(location / "spool/simulator.sbatch")], cwd=location, env=env)
+        write(project / "spool" / name, (project / "a launch" / name).read_text())
+    user = subprocess.Popen(["bash", str(project / "spool/simulator.sbatch")], cwd=project, env=env)
     try:
         trainer = subprocess.run(
-            ["bash", str(location / "spool/launch.sbatch")],
-            cwd=location,
+            ["bash", str(project / "spool/launch.sbatch")],
+            cwd=project,
             env=env,
             capture_output=True,
             text=True,
@@ -181,12 +181,12 @@ def test_the_user_announces_itself_and_ends_with_the_trainer(location: Path) -> 
         assert user.wait(timeout=20) == 0
     finally:
         user.kill()
-    served = (location / "seen.vllm").read_text().splitlines()
+    served = (project / "seen.vllm").read_text().splitlines()
     assert served[:4] == ["serve", "models/a user", "--served-model-name", "Qwen3-32B"]
     assert served[served.index("--tensor-parallel-size") + 1] == "2"
     assert "a-key" not in served
-    assert (location / "seen.key").read_text() == "a-key\n"
-    address = (location / "seen.environment").read_text().splitlines()[1]
+    assert (project / "seen.key").read_text() == "a-key\n"
+    address = (project / "seen.environment").read_text().splitlines()[1]
     assert address.startswith("http://")
     assert address.endswith(":8123/v1")
-    assert not (location / "logs/verl/bundle/seed-1/simulator.url").exists()
+    assert not (project / "logs/verl/bundle/seed-1/simulator.url").exists()

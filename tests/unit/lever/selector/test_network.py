@@ -66,8 +66,8 @@ def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDA
     candidates = [w["input_proj.weight"] @ c for c in pool]
     to_query, to_key, to_value = np.split(w["cross_attn_layers.0.in_proj_weight"], 3)
     bias_query, bias_key, bias_value = np.split(w["cross_attn_layers.0.in_proj_bias"], 3)
-    prompts = to_query @ q + bias_query
-    energies = [prompts @ (to_key @ c + bias_key) / math.sqrt(len(q)) for c in candidates]
+    projected_query = to_query @ q + bias_query
+    energies = [projected_query @ (to_key @ c + bias_key) / math.sqrt(len(q)) for c in candidates]
     shares = [math.exp(e) / sum(math.exp(other) for other in energies) for e in energies]
     mixed = sum(share * (to_value @ c + bias_value) for share, c in zip(shares, candidates, strict=True))
     x = w["cross_attn_layers.0.out_proj.weight"] @ mixed + w["cross_attn_layers.0.out_proj.bias"] + q
@@ -123,16 +123,16 @@ def test_attention_dropout_hides_candidates(monkeypatch: pytest.MonkeyPatch) -> 
         attention = spread_out(nn.MultiheadAttention(16, 1, dropout=0.5, batch_first=True)).train()
     assert isinstance(attention, nn.MultiheadAttention)
     query, candidates = (torch.randn(2, n, 16, generator=torch_generator(n)) for n in (1, 4))
-    selected = torch.tensor([0.0, 2.0, 0.0, 2.0])  # inverted dropout of half
+    factors = torch.tensor([0.0, 2.0, 0.0, 2.0])  # inverted dropout of half
     monkeypatch.setattr(
-        "lever_pipe.lever.networks.cross_attention.F.dropout", lambda weights, p, training: weights * selected
+        "lever_pipe.lever.networks.cross_attention.F.dropout", lambda weights, p, training: weights * factors
     )
     ours = attend(attention, query, candidates)
     w_q, w_k, w_v = attention.in_proj_weight.chunk(3)
     b_q, b_k, b_v = attention.in_proj_bias.chunk(3)
     for row in range(2):
         energies = (candidates[row] @ w_k.T + b_k) @ (w_q @ query[row, 0] + b_q) / 4  # sqrt(16)
-        mixed = (energies.softmax(0) * selected) @ (candidates[row] @ w_v.T + b_v)
+        mixed = (energies.softmax(0) * factors) @ (candidates[row] @ w_v.T + b_v)
         torch.testing.assert_close(ours[row, 0], attention.out_proj(mixed), atol=1e-5, rtol=0)  # as above
 
 

@@ -26,20 +26,20 @@ def group(query: int, candidates: list[int], rows: list[tuple[list[int], float]]
 
 
 def test_groups_become_tensors_in_query_order() -> None:
-    artefacts = pad_groups(
+    padded = pad_groups(
         [
             group(7, [5, 6, 9], [([2, 0], 1.0)]),
             group(3, [8, 4, 2], [([0, 1], 0.0), ([1, 2], 0.6)]),
         ],
         reward_of,
     )
-    assert artefacts.queries.tolist() == [3, 7]
-    assert artefacts.pools.tolist() == [[8, 4, 2], [5, 6, 9]]
-    assert artefacts.selections.tolist() == [[[0, 1], [1, 2]], [[2, 0], [0, 0]]]
-    assert artefacts.rewards.tolist() == [[0, 6], [10, 0]]
-    assert artefacts.valid.tolist() == [[True, True], [True, False]]
-    assert len(artefacts) == 2
-    assert artefacts.take(torch.tensor([1])).pools.tolist() == [[5, 6, 9]]
+    assert padded.queries.tolist() == [3, 7]
+    assert padded.pools.tolist() == [[8, 4, 2], [5, 6, 9]]
+    assert padded.selections.tolist() == [[[0, 1], [1, 2]], [[2, 0], [0, 0]]]
+    assert padded.rewards.tolist() == [[0, 6], [10, 0]]
+    assert padded.valid.tolist() == [[True, True], [True, False]]
+    assert len(padded) == 2
+    assert padded.take(torch.tensor([1])).pools.tolist() == [[5, 6, 9]]
 
 
 def test_unequal_lengths_and_empty_groups_are_refused() -> None:
@@ -56,10 +56,10 @@ def test_unequal_lengths_and_empty_groups_are_refused() -> None:
 
 
 def test_groups_survive_their_file(tmp_path: Path) -> None:
-    artefacts = pad_groups(rl_groups(5, 40), reward_of)
-    save_groups(tmp_path / "g", artefacts)
+    padded = pad_groups(rl_groups(5, 40), reward_of)
+    save_groups(tmp_path / "g", padded)
     read = load_groups(tmp_path / "g")
-    for name, tensor in asdict(artefacts).items():
+    for name, tensor in asdict(padded).items():
         assert torch.equal(getattr(read, name), tensor), name
         assert getattr(read, name).dtype == tensor.dtype
     storage.write_arrays(tmp_path / "g", {"queries": np.zeros(3)})
@@ -68,15 +68,15 @@ def test_groups_survive_their_file(tmp_path: Path) -> None:
 
 
 def test_the_first_share_trains_and_the_rest_validates() -> None:
-    artefacts = pad_groups(rl_groups(10, 40), reward_of)
-    train, validation = split_groups(artefacts, 0.85)
+    padded = pad_groups(rl_groups(10, 40), reward_of)
+    train, validation = split_groups(padded, 0.85)
     assert train.queries.tolist() == list(range(8))  # int(8.5)
     assert validation.queries.tolist() == [8, 9]
-    assert len(split_groups(artefacts, 0.999999)[1]) == 1  # int(9.99999) = 9
+    assert len(split_groups(padded, 0.999999)[1]) == 1  # int(9.99999) = 9
     with pytest.raises(
         RecordError, match=r"expected queries for training and validation at train_share=0\.05; found 0"
     ):
-        split_groups(artefacts, 0.05)  # int(0.5) = 0
+        split_groups(padded, 0.05)  # int(0.5) = 0
 
 
 def test_batches_partition_the_queries_and_follow_the_generator() -> None:

@@ -66,15 +66,15 @@ def rows_through(module: PointerSelector, names: tuple[str, ...]) -> Counter[str
 
 @pytest.mark.parametrize("batch", [1, 2, N_QUERIES])
 def test_an_epoch_asks_its_reference_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, scores = [], FrozenSelector.scores
+    sizes, scores = [], FrozenSelector.scores
 
     def noted(self: FrozenSelector, part: Groups, **how: bool) -> Tensor:
-        prompts.append(len(part))
+        sizes.append(len(part))
         return scores(self, part, **how)
 
     monkeypatch.setattr(FrozenSelector, "scores", noted)
     epoch(selector(3, frozen=False), batch=batch)
-    assert prompts == [N_QUERIES]
+    assert sizes == [N_QUERIES]
     assert N_QUERIES < BATCH
 
 

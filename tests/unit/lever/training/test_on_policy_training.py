@@ -24,7 +24,7 @@ from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     BatchResult,
     SampledSelections,
-    ScoredSelections,
+    ScoredSelection,
     advantages_of,
     draw_groups,
     on_policy_epoch,
@@ -46,21 +46,21 @@ def queries(n: int) -> Groups:
     return Groups(torch.arange(n) + 3, pools, torch.full((n, 2, 2), -1), nothing, torch.zeros(n, 2, dtype=torch.bool))
 
 
-def worth(prompts: PromptIds) -> ScoredSelections:
+def worth(prompt: PromptIds) -> ScoredSelection:
     """Return a reward that depends on the query, the demonstrations, their order and their number."""
-    query, chosen = prompts
+    query, chosen = prompt
     code = query + sum((position + 1) * (example + 1) for position, example in enumerate(chosen))
-    return ScoredSelections(math.sin(code), float(code % 3 == 0))
+    return ScoredSelection(math.sin(code), float(code % 3 == 0))
 
 
 @dataclass
 class Recorder:
-    """A judge that records its requests, call by call."""
+    """A scorer that records its requests, call by call."""
 
-    of: Callable[[PromptIds], ScoredSelections] = worth
+    of: Callable[[PromptIds], ScoredSelection] = worth
     calls: list[list[PromptIds]] = field(default_factory=list)
 
-    def __call__(self, prompts: Sequence[PromptIds]) -> list[ScoredSelections]:
+    def __call__(self, prompts: Sequence[PromptIds]) -> list[ScoredSelection]:
         self.calls.append(list(prompts))
         return [self.of(one) for one in prompts]
 
@@ -125,15 +125,13 @@ def test_every_selection_gets_the_verdict_on_itself() -> None:
     pools = queries(8).pools
     for row in range(8):
         length = 1 + row % 4
-        for plugin in range(4):
-            picks = sampled.groups.selections[row, plugin, :length]
-            prompts = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
+        for draw in range(4):
+            picks = sampled.groups.selections[row, draw, :length]
+            prompt = (ExampleId(row + 3), tuple(ExampleId(int(i)) for i in pools[row, picks]))
             assert len(set(picks.tolist())) == length
-            assert sampled.groups.rewards[row, plugin].item() == pytest.approx(
-                worth(prompts).reward, abs=1e-6
-            )  # float32
-            assert sampled.accuracies[row, plugin].item() == worth(prompts).accuracy
-            assert sampled.taken[row, plugin].tolist() == [step < length for step in range(4)]
+            assert sampled.groups.rewards[row, draw].item() == pytest.approx(worth(prompt).reward, abs=1e-6)  # float32
+            assert sampled.accuracies[row, draw].item() == worth(prompt).accuracy
+            assert sampled.taken[row, draw].tolist() == [step < length for step in range(4)]
     assert torch.equal(sampled.groups.queries, torch.arange(8) + 3)
     assert torch.equal(sampled.groups.pools, pools)
     assert sampled.groups.valid.all()
@@ -147,7 +145,7 @@ def test_the_lengths_of_a_batch_are_even(shots: tuple[int, ...]) -> None:
     for call in run.scorer.calls:
         lengths = [len(chosen) for _, chosen in call]
         assert Counter(lengths) == dict.fromkeys(shots, 12 // len(shots) * 3)
-        by_query = {query: {len(chosen) for prompts, chosen in call if prompts == query} for query, _ in call}
+        by_query = {query: {len(chosen) for other, chosen in call if other == query} for query, _ in call}
         assert all(len(found) == 1 for found in by_query.values())  # a group has one length
 
 
@@ -328,10 +326,10 @@ def first_picks(module: PointerSelector, n: int) -> Tensor:
     return greedy(module, encoded, 1)[:, 0]
 
 
-def pick_of_least_id(prompts: PromptIds) -> ScoredSelections:
+def pick_of_least_id(prompt: PromptIds) -> ScoredSelection:
     """Reward a first demonstration with a small id: nothing that the base prefers."""
-    good = float(prompts[1][0] < N_EXAMPLES // 4)
-    return ScoredSelections(good, good)
+    good = float(prompt[1][0] < N_EXAMPLES // 4)
+    return ScoredSelection(good, good)
 
 
 @pytest.mark.parametrize("form", ["exact", "k3_loss", "k2_loss", "k1_reward"])
@@ -347,11 +345,11 @@ def test_a_large_beta_keeps_the_policy_at_the_base_and_none_lets_it_go(form: str
     assert agreement[0.0] < 0.75
 
 
-def next_kind(prompts: PromptIds) -> ScoredSelections:
+def next_kind(prompt: PromptIds) -> ScoredSelection:
     """Reward by the share of demonstrations whose kind follows the query's."""
-    query, chosen = prompts
+    query, chosen = prompt
     share = sum(example % N_KINDS == (query + 1) % N_KINDS for example in chosen) / len(chosen)
-    return ScoredSelections(share, float(share == 1))
+    return ScoredSelection(share, float(share == 1))
 
 
 def expected_share(module: PointerSelector, groups: Groups) -> float:
@@ -361,7 +359,7 @@ def expected_share(module: PointerSelector, groups: Groups) -> float:
     return float((probabilities * right).sum(dim=1).mean().detach())
 
 
-def prompts_in(run: Run) -> set[int]:
+def queries_in(run: Run) -> set[int]:
     """Return the queries that an epoch drew for."""
     return {query for call in run.scorer.calls for query, _ in call}
 
@@ -370,7 +368,7 @@ def test_an_epoch_of_some_queries_is_the_start_of_one_of_all() -> None:
     some, every, later = (epoch(replace_in(SETTINGS, queries=n), number=at) for n, at in ((12, 1), (None, 1), (12, 2)))
     assert [len(batch.queries) for batch, *_ in some.steps[::2]] == [8, 4]
     assert some.scorer.calls[0] == every.scorer.calls[0]
-    assert prompts_in(some) != prompts_in(later)
+    assert queries_in(some) != queries_in(later)
 
 
 @pytest.mark.parametrize(
