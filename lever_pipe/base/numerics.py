@@ -1,12 +1,12 @@
 """Choose the CPU instructions of the numeric libraries before they are imported.
 
 MKL, ATen, oneDNN, OpenBLAS and NumPy detect the CPU and use its widest instructions. Each instruction set adds in
-another order, and MKL uses different kernels for few and for many rows. The libraries read the variables below at first
-use, so the package sets them on import, before any of its modules can import torch. Child processes inherit them.
+another order. The libraries read the variables below at first use, so the package sets them on import, before any of
+its modules can import torch. Child processes inherit them.
 
-`portable` limits all of them to AVX2, and MKL to kernels whose rows do not depend on each other (its `STRICT` mode):
-Intel CPUs with AVX2 then compute the same bits. MKL has no such mode for CPUs of other vendors, whose bits differ from
-Intel's but are the same in each run. `fastest` uses the widest instructions, still `STRICT`.
+`portable` limits all of them to AVX2, and MKL to its mode COMPATIBLE, whose kernels do not depend on the CPU's vendor.
+With the kernels of `base/portable.py`, x86-64 CPUs with AVX2 and FMA compute the same bits. `fastest` uses the widest
+instructions, and MKL's mode STRICT, in which rows of a product do not depend on each other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from typing import Literal, NamedTuple
 Mode = Literal["portable", "fastest"]
 Level = Literal["avx512", "avx2", "less"]
 
+
 MODE = "LEVER_PIPE_NUMERICS"
 """Variable that passes the mode to child processes."""
 PORTABLE: Mapping[str, str] = {
-    "MKL_CBWR": "AVX2,STRICT",
+    "MKL_CBWR": "COMPATIBLE",
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "OPENBLAS_CORETYPE": "Haswell",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
 }
-STRICT_512 = "AVX512,STRICT"
+STRICT: Mapping[Level, str] = {"avx512": "AVX512,STRICT", "avx2": "AVX2,STRICT", "less": "AVX2,STRICT"}
+AVX2 = {"avx2", "fma"}
 AVX512 = {"avx512f", "avx512dq", "avx512bw", "avx512vl"}
 CPUINFO = Path(os.environ.get("LEVER_PIPE_CPUINFO", "/proc/cpuinfo"))
 """Description of the CPU; under an emulator, which shows the host's CPU there, another file."""
@@ -55,7 +57,7 @@ class NumericPath(NamedTuple):
 def settings(mode: str, level: Level) -> dict[str, str]:
     """Return the variables of a mode on a CPU."""
     if mode == "fastest":
-        return {"MKL_CBWR": STRICT_512 if level == "avx512" else PORTABLE["MKL_CBWR"]}
+        return {"MKL_CBWR": STRICT[level]}
     return dict(PORTABLE)
 
 
@@ -68,7 +70,7 @@ def chosen(mode: str, environment: Mapping[str, str], cpu: Cpu) -> NumericPath:
     own = {name: environment[name] for name in PORTABLE if name in environment}
     own = {name: value for name, value in own.items() if (name, value) not in inherited}
     differing = [f"{name}={value}" for name, value in sorted(own.items()) if defaults.get(name) != value]
-    covered = mode == "portable" and cpu.vendor == "GenuineIntel" and cpu.level != "less" and not differing
+    covered = mode == "portable" and cpu.level != "less" and not differing
     return NumericPath(
         mode if covered else " ".join([mode, *filter(None, cpu), *differing]), {**defaults, **own, MODE: mode}
     )
@@ -92,9 +94,15 @@ def choose(mode: str | None = None) -> None:
 def path() -> str:
     """Return the name of the numeric path: processes with the same name compute the same bits.
 
-    `portable` alone covers every Intel CPU with AVX2. Other names contain the CPU and the user's differing variables.
+    `portable` alone covers every x86-64 CPU with AVX2 and FMA. Other names contain the CPU and the user's differing
+    variables.
     """
     return _PATH[0]
+
+
+def is_portable() -> bool:
+    """Return whether this process must compute the bits of every x86-64 CPU."""
+    return path() == "portable"
 
 
 @cache
@@ -111,7 +119,7 @@ def cpu_of(cpuinfo: str) -> Cpu:
     lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
     values = {name.strip(): value.strip() for name, _, value in lines}
     flags = set(values.get("flags", "").split())
-    level: Level = "avx512" if flags >= AVX512 else "avx2" if "avx2" in flags else "less"
+    level: Level = "avx512" if flags >= AVX512 else "avx2" if flags >= AVX2 else "less"
     model = "-".join(values[name] for name in ("cpu family", "model") if name in values)
     return Cpu(values.get("vendor_id") or platform.machine(), model, level)
 

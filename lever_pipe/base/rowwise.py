@@ -1,9 +1,9 @@
 """Linear maps whose results for a row do not depend on the other rows of the batch, to the bit.
 
-A CPU uses other kernels for products of few rows, which round differently. With MKL's `STRICT` mode on Intel CPUs the
-bits are the same; on other CPUs they are the same for products of at least `LEAST_ROWS` rows (AMD: measured for inner
-dimensions of 16 to 1,024). Smaller products are therefore padded with rows of zeros. The first use of each shape tests
-if this suffices; if not, products are computed in tiles with a fixed number of rows.
+With `numerics: portable` this is a property of `base/portable.py`. On other numeric paths, a CPU uses other kernels for
+products of few rows, which round differently. Products of fewer than `LEAST_ROWS` rows are therefore padded with rows
+of zeros. The first use of each shape tests if this suffices; if not, products are computed in tiles with a fixed number
+of rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear as product
 
+from lever_pipe.base import portable
 from lever_pipe.base.seeding import torch_generator
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not rows.is_cpu:
         return product(rows, weight, bias)
+    if portable.is_installed() and rows.dtype == torch.float32:
+        needs_gradient = torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
+        return product(rows, weight, bias) if needs_gradient else portable.linear(rows, weight, bias)
     whole = rows.numel() >= LEAST_ROWS * rows.shape[-1]
     if keeps_rows(weight.shape, weight.dtype, bias is not None, torch.get_num_threads()):
         return product(rows, weight, bias) if whole else in_company(rows, weight, bias, LEAST_ROWS)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import torch
 
+from lever_pipe.base import numerics, portable
 from lever_pipe.experiment.stage_configs import Runtime
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 32 << 20), (-1, 1 << 30)
@@ -17,6 +18,8 @@ def prepare(runtime: Runtime) -> torch.device:
     """Set the threads of this process and return its device; refuse nondeterministic CPU kernels."""
     torch.set_num_threads(runtime.threads)
     _keep_freed_memory()
+    if runtime.device == "cpu" and numerics.is_portable():
+        portable.install()
     # Not `use_deterministic_algorithms`: it imports the compiler, which takes as long as a whole short job.
     torch.set_deterministic_debug_mode("error" if runtime.device == "cpu" else "default")
     # Deterministic mode also fills each result's memory before the result is written; avoid that cost.

@@ -71,7 +71,7 @@ class Experiment(Section):
     store: StoreSettings | None = StoreSettings()
     """null for a run without a store."""
     numerics: Mode = "portable"
-    """CPU instructions: the same bits on every Intel CPU with AVX2, or the widest instructions. Execution, not
+    """CPU instructions: the same bits on every x86-64 CPU with AVX2, or the widest instructions. Execution, not
     identity, but answers and stored jobs of the two paths never mix."""
     rerun_on_library_versions: bool = True
     """Whether a new version of torch, transformers or tokenizers reruns the jobs that use it, so that no table mixes

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs what must not depend on the machine under emulated CPUs: run.sh Haswell EPYC
 # Answers of the LVLM in any company, also by other instructions of this machine's CPU, and the golden curves of all
-# trainers. With one numeric path the bits are the recorded ones: of the emulated Haswell they must be, whatever CPU this
-# machine has.
+# trainers. The bits must be the recorded ones on each CPU, of Intel (Haswell) and of AMD (EPYC).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."

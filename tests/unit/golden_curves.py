@@ -26,7 +26,7 @@ from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"
 REWRITE = "LEVER_PIPE_REWRITE_GOLDEN"
-COMMAND = f"{REWRITE}=1 tests/emulated/run.sh Haswell"
+COMMAND = f"{REWRITE}=1 .venv/bin/pytest tests/unit/lever/training/test_golden_curves.py"
 N_STEPS, N_EPOCHS = 20, 5
 # Another numeric path adds in another order: float32 differs in its last bits, 1e-7 of a value, and twenty steps of
 # AdamW make that grow. Four paths differ by at most 1.5e-5; a changed computation by far more than this.

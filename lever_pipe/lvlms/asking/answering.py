@@ -24,6 +24,7 @@ from lever_pipe.base.model_folders import end_tokens
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
+from lever_pipe.experiment import execution
 from lever_pipe.experiment.lvlm_config import AnswerSettings
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.lvlms._requests import (
@@ -54,7 +55,7 @@ def open_lvlm(settings: AnswerSettings, folder: Path, images: ImageSource, runti
     Raises:
         CheckpointError: a file is missing, or tensors differ from the architecture.
     """
-    torch.set_num_threads(runtime.threads)
+    execution.prepare(runtime)
     engine = plugins.plugin("lvlms", settings.engine)
     family: LvlmFamily = engine.load(folder, dtype=settings.dtype, device=runtime.device)
     return LedgerLvlm(family, settings, images, runtime)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import numerics
-from lever_pipe.base.numerics import MODE, PORTABLE, STRICT_512, Cpu, chosen, cpu_of
+from lever_pipe.base.numerics import MODE, PORTABLE, STRICT, Cpu, chosen, cpu_of
 
 PACKAGE = Path(numerics.__file__).parents[1]
 XEON = Cpu("GenuineIntel", "6-143", "avx512")
 HASWELL = Cpu("GenuineIntel", "6-60", "avx2")
 EPYC = Cpu("AuthenticAMD", "25-1", "avx2")
+ARM = Cpu("aarch64", "", "less")
 OLD = Cpu("GenuineIntel", "6-42", "less")
 
 EVERY_MODULE = """
@@ -24,7 +25,7 @@ import os, sys
 class Before:
     def find_spec(self, name, *_):
         if name == "torch":
-            assert os.environ.get("MKL_CBWR") == "AVX2,STRICT", "torch is imported before the path is chosen"
+            assert os.environ.get("MKL_CBWR") == "COMPATIBLE", "torch is imported before the path is chosen"
             print("torch met")
             sys.exit()  # it is looked for once
 
@@ -60,7 +61,7 @@ def test_every_way_into_the_package_takes_the_same_path_and_so_do_its_children()
     own = run(PRINT_PATH)
     assert own.startswith("portable")
     assert run(SPAWN.format(PRINT_PATH)) == own
-    assert run(SPAWN.format("import os; print(os.environ['MKL_CBWR'])")) == "AVX2,STRICT\n"
+    assert run(SPAWN.format("import os; print(os.environ['MKL_CBWR'])")) == "COMPATIBLE\n"
 
 
 def test_where_torch_is_there_already_nothing_is_set() -> None:
@@ -70,19 +71,19 @@ def test_where_torch_is_there_already_nothing_is_set() -> None:
     assert variables == ""
 
 
-@pytest.mark.parametrize("cpu", [XEON, HASWELL])
-def test_intel_cpus_share_one_path_whatever_else_they_can(cpu: Cpu) -> None:
+@pytest.mark.parametrize("cpu", [XEON, HASWELL, EPYC])
+def test_cpus_with_avx2_share_one_path_whatever_else_they_can(cpu: Cpu) -> None:
     assert chosen("portable", {}, cpu) == ("portable", {**PORTABLE, MODE: "portable"})
 
 
 @pytest.mark.parametrize(
-    ("cpu", "name"), [(EPYC, "portable AuthenticAMD 25-1 avx2"), (OLD, "portable GenuineIntel 6-42 less")]
+    ("cpu", "name"), [(ARM, "portable aarch64 less"), (OLD, "portable GenuineIntel 6-42 less")]
 )
 def test_other_cpus_name_themselves(cpu: Cpu, name: str) -> None:
     assert chosen("portable", {}, cpu).name == name
 
 
-@pytest.mark.parametrize(("cpu", "bits"), [(XEON, STRICT_512), (HASWELL, "AVX2,STRICT")])
+@pytest.mark.parametrize(("cpu", "bits"), [(XEON, STRICT["avx512"]), (HASWELL, STRICT["avx2"])])
 def test_the_fastest_path_takes_the_widest_instructions_and_stays_strict(cpu: Cpu, bits: str) -> None:
     name, variables = chosen("fastest", {}, cpu)
     assert variables == {"MKL_CBWR": bits, MODE: "fastest"}
@@ -90,9 +91,9 @@ def test_the_fastest_path_takes_the_widest_instructions_and_stays_strict(cpu: Cp
 
 
 def test_what_the_user_has_set_stays_and_is_part_of_the_name() -> None:
-    name, variables = chosen("portable", {"MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Haswell"}, XEON)
-    assert variables == {**PORTABLE, "MKL_CBWR": "COMPATIBLE", MODE: "portable"}
-    assert name == "portable GenuineIntel 6-143 avx512 MKL_CBWR=COMPATIBLE"
+    name, variables = chosen("portable", {"MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"}, XEON)
+    assert variables == {**PORTABLE, "MKL_CBWR": "AVX2", MODE: "portable"}
+    assert name == "portable GenuineIntel 6-143 avx512 MKL_CBWR=AVX2"
 
 
 @pytest.mark.parametrize("of", [XEON, HASWELL])
@@ -113,7 +114,7 @@ CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel
 cpu family\t: 6
 model\t\t: 143
-flags\t\t: fpu avx2 avx512f avx512dq avx512bw avx512vl
+flags\t\t: fpu avx2 fma avx512f avx512dq avx512bw avx512vl
 
 processor\t: 1
 vendor_id\t: AuthenticAMD
