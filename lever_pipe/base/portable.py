@@ -6,9 +6,9 @@ of matrices take twice as long. `install` therefore registers other kernels with
 
 * products with the transposed weight of a linear layer: oneDNN, whose rows do not depend on each other either;
 * other products of two matrices, mostly those of gradients: NumPy, which calls OpenBLAS;
-* `sqrt`, which differs in MKL's mode, too: NumPy.
+* `log` and `sqrt`, which differ in MKL's mode, too: NumPy.
 
-Batched products, attention, `exp` and `log` stay with MKL. The registration covers gradients, and modules of plugins.
+Batched products, attention and `exp` stay with MKL. The registration covers gradients, and modules of plugins.
 `benchmarks/bits.py` measures which operations of the default experiment give the same bits on emulated CPUs, and
 `tests/unit/base/test_portable.py` refuses an operation that was not measured.
 """
@@ -16,6 +16,8 @@ Batched products, attention, `exp` and `log` stay with MKL. The registration cov
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +48,12 @@ def install() -> None:
     library = Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each operation has a kernel already
-        for name, kernel in {"mm": _mm, "addmm": _addmm, "sqrt": _sqrt, "sqrt_": _sqrt_in_place}.items():
+        library.impl("mm", _mm, "CPU")
+        library.impl("addmm", _addmm, "CPU")
+        for name, function in {"log": np.log, "sqrt": np.sqrt}.items():
+            kernel = partial(_elementwise, function, getattr(_aten, name).out)
             library.impl(name, kernel, "CPU")
+            library.impl(f"{name}_", partial(_in_place, kernel), "CPU")
     _libraries.append(library)
 
 
@@ -75,7 +81,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _unit(n_rows: int) -> int:
     """Return the divisor of the number of rows in a product.
 
-    oneDNN uses another kernel for one row, and generates code for each new shape, which takes longer than most products.
+    oneDNN uses another kernel for one row. It also generates code for each new shape, which takes longer than most
+    products.
     """
     return 4 if n_rows <= 64 else 32 if n_rows <= 512 else 128
 
@@ -96,18 +103,18 @@ def _addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float 
     return _product(x, y, result).mul_(alpha).add_(bias, alpha=beta)
 
 
-def _sqrt(x: Tensor) -> Tensor:
+def _elementwise(function: Any, native: Any, x: Tensor) -> Tensor:
     if not _is_real(x):
         dtype = x.dtype if x.is_floating_point() or x.is_complex() else torch.get_default_dtype()
-        return _aten.sqrt.out(x, out=torch.empty_like(x, dtype=dtype))  # type: ignore[no-any-return]
+        return native(x, out=torch.empty_like(x, dtype=dtype))  # type: ignore[no-any-return]
     result = torch.empty_like(x)
-    with np.errstate(invalid="ignore"):
-        np.sqrt(_array(x), out=result.numpy())
+    with np.errstate(divide="ignore", invalid="ignore"):  # infinity and NaN, as in torch
+        function(_array(x), out=result.numpy())
     return result
 
 
-def _sqrt_in_place(x: Tensor) -> Tensor:
-    return x.copy_(_sqrt(x))
+def _in_place(kernel: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return x.copy_(kernel(x))
 
 
 def _is_real(x: Tensor) -> bool:
@@ -116,7 +123,9 @@ def _is_real(x: Tensor) -> bool:
 
 
 def _is_linear(x: Tensor, y: Tensor) -> bool:
-    return x.dtype == torch.float32 and y.stride() == (1, len(y)) and x.is_contiguous() and min(x.numel(), y.numel()) > 0
+    return (
+        x.dtype == torch.float32 and y.stride() == (1, len(y)) and x.is_contiguous() and min(x.numel(), y.numel()) > 0
+    )
 
 
 def _product(x: Tensor, y: Tensor, result: Tensor) -> Tensor:

@@ -76,9 +76,7 @@ def test_cpus_with_avx2_share_one_path_whatever_else_they_can(cpu: Cpu) -> None:
     assert chosen("portable", {}, cpu) == ("portable", {**PORTABLE, MODE: "portable"})
 
 
-@pytest.mark.parametrize(
-    ("cpu", "name"), [(ARM, "portable aarch64 less"), (OLD, "portable GenuineIntel 6-42 less")]
-)
+@pytest.mark.parametrize(("cpu", "name"), [(ARM, "portable aarch64 less"), (OLD, "portable GenuineIntel 6-42 less")])
 def test_other_cpus_name_themselves(cpu: Cpu, name: str) -> None:
     assert chosen("portable", {}, cpu).name == name
 

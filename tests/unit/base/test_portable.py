@@ -126,6 +126,18 @@ def test_a_row_of_a_linear_layer_does_not_depend_on_the_others(count: int) -> No
     assert torch.equal(torch.nn.functional.linear(rows[-count:].clone(), weight), whole[-count:])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithms_are_those_of_python(dtype: torch.dtype) -> None:
+    x = torch.rand(999, generator=torch.Generator().manual_seed(0), dtype=torch.float64).add(1e-3).to(dtype)
+    exact = torch.tensor([math.log(v) for v in x.double().tolist()], dtype=torch.float64)
+    # NumPy promises errors below 4 units of rounding.
+    torch.testing.assert_close(x.log().double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=0)
+    assert torch.equal(x.clone().log_(), x.log())
+    zero, negative = torch.tensor([0.0, -1.0]).log()
+    assert zero == -torch.inf
+    assert negative.isnan()
+
+
 def test_roots_are_correctly_rounded() -> None:
     x = torch.rand(999, generator=torch.Generator().manual_seed(0)) * 100
     exact = torch.tensor([math.sqrt(v) for v in x.double().tolist()], dtype=torch.float64).float()
