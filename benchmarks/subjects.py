@@ -13,8 +13,7 @@ import yaml
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
-from lever_pipe.experiment.stage_configs import AnswerPromptsConfig
+from lever_pipe.experiment.lvlm import AnswerPromptsConfig, AnswerSettings, Decode, PromptSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource

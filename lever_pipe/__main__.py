@@ -24,8 +24,7 @@ from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import manifests
-from lever_pipe.experiment.lvlm_config import LvlmExecution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
 

@@ -113,6 +113,11 @@ FilePath = Annotated[str, AfterValidator(_path)]
 """Path of a file or folder."""
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+KlBeta = Annotated[float, Field(ge=0, le=1000, description="Betas are penalties; drop the sign.")]
+Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
+ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
+Names = tuple[str, ...]
+Counts = tuple[int, ...]
 
 
 class Section(BaseModel):

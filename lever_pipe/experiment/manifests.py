@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from lever_pipe.base import atomic, contents, numerics, provenance, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 Files = Mapping[str, Path | tuple[Path, ...]]

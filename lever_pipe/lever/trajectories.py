@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Normalisation, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.rl_data_config import Balance
+from lever_pipe.experiment.rl_data import Balance
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
 from lever_pipe.metrics.relevance import relevance

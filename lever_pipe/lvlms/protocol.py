@@ -28,7 +28,8 @@ from lever_pipe.base.errors import ImageError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
+    from lever_pipe.experiment.job_runtime import LvlmExecution
+    from lever_pipe.experiment.lvlm import AnswerSettings
     from lever_pipe.lvlms._requests import Results, TokenRequest
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 

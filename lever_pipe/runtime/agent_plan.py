@@ -10,19 +10,14 @@ from lever_pipe.base.contents import model_identity
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import (
-    OF_GRPO,
-    WORDS,
-    AgentArm,
-    AgentEvaluation,
-    AgentGrpo,
-    Intention,
-    ServedAgent,
-    SyntheticTasks,
-)
-from lever_pipe.experiment.agent_stage_configs import AgentRun, PolicyConfig
-from lever_pipe.experiment.config import swept
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation, AgentRun
+from lever_pipe.experiment.agent_model import WORDS, PolicyConfig
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import OF_GRPO, AgentArm, AgentGrpo
+from lever_pipe.experiment.intention import Intention
+from lever_pipe.experiment.served_agents import ServedAgent
 from lever_pipe.experiment.studies import Experiment
+from lever_pipe.experiment.sweeps import swept
 
 Wildcards = Mapping[str, str]
 Settings = TypeVar("Settings", bound=Section)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lever_pipe.base.policy_names import PolicyName, values_in
-from lever_pipe.experiment.grid_config import Grid, GridSetting
-from lever_pipe.experiment.stage_configs import EvaluatedCell
+from lever_pipe.experiment.grid import EvaluatedCell, Grid, GridSetting
 from lever_pipe.experiment.studies import Experiment
 
 Wildcards = Mapping[str, str]

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from lever_pipe.base import atomic, contents, numerics, plugins, provenance
 from lever_pipe.base.errors import LeverPipeError, MachineError
-from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.data import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
 from lever_pipe.runtime.rerun import decision, own_images, skipping

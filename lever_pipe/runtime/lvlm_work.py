@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.lvlm import LvlmSettings
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.metrics.throughput import peak_flop
 from lever_pipe.runtime import grid_plan, plan

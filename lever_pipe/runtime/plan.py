@@ -21,20 +21,20 @@ from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Section
 from lever_pipe.base.storage import header_of
-from lever_pipe.experiment.agent_config import WRITTEN_TASKS
-from lever_pipe.experiment.config import ArmSettings, OnPolicy, Reward
-from lever_pipe.experiment.data_config import Data, EncoderSettings, ExampleSettings, WorldData
-from lever_pipe.experiment.evaluation_config import BASELINES, HEAD, POOL
-from lever_pipe.experiment.grid_config import GridArm, GridBaselines, GridSetting
+from lever_pipe.experiment import collected  # noqa: F401 - declares identities
+from lever_pipe.experiment.agent_tasks import WRITTEN_TASKS
+from lever_pipe.experiment.arms import ArmSettings
+from lever_pipe.experiment.data import Data, WorldData
+from lever_pipe.experiment.emulation import HEAD, POOL
+from lever_pipe.experiment.examples import EncoderSettings, ExampleSettings
+from lever_pipe.experiment.grid import EvaluatedCell, GridArm, GridBaselines, GridSetting, MissingCell
 from lever_pipe.experiment.identities import IDENTITIES, Planned, Setting, Wildcard
-from lever_pipe.experiment.lvlm_config import AUTO, AnswerSettings, LvlmSettings
-from lever_pipe.experiment.report_stage_configs import ShownAgents, ShownStudy
-from lever_pipe.experiment.stage_configs import (
-    ContinuedRce,
-    EvaluatedCell,
-    LvlmConfig,
-    MissingCell,
-)
+from lever_pipe.experiment.lvlm import AUTO, AnswerSettings, LvlmConfig, LvlmSettings
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import ContinuedRce
+from lever_pipe.experiment.report import ShownAgents, ShownStudy
+from lever_pipe.experiment.reward import Reward
+from lever_pipe.experiment.selections import BASELINES
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import agent_plan, grid_plan, snapshot
 

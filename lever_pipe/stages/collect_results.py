@@ -12,7 +12,7 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Cell, EpochMetrics, Manifest, PolicyRef, RewardTies, StepMetrics
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, CollectResultsConfig
+from lever_pipe.experiment.collected import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts

@@ -13,14 +13,16 @@ from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, Example, ExampleId, PolicyRef, Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EmulatedPolicy
-from lever_pipe.experiment.stage_configs import (
-    EmulateFirstItemsConfig,
+from lever_pipe.experiment.emulation import (
+    CONTROL,
+    DROPOUT,
+    EmulatedPolicy,
     EmulateSelectionsConfig,
     EmulateUntouchedConfig,
-    Runtime,
     ScoreEmulationConfig,
 )
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.selections import EmulateFirstItemsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
 from lever_pipe.lever.emulation import (
     decode_with_repeats,

@@ -18,16 +18,13 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import (
-    InitialiseSelectorConfig,
-    Runtime,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.distil import TrainDistilEpochConfig
+from lever_pipe.experiment.grpo import TrainGrpoEpochConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig
+from lever_pipe.experiment.sft import TrainSftEpochConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_into, save_selector

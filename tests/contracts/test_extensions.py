@@ -21,13 +21,9 @@ from lever_pipe.base import provenance, storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.plugins import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
-from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.data_config import Pools
-from lever_pipe.experiment.stage_configs import (
-    PrepareExamplesConfig,
-    RewardGroupsConfig,
-    SamplePoolsConfig,
-)
+from lever_pipe.experiment.examples import PrepareExamplesConfig
+from lever_pipe.experiment.pools import Pools, SamplePoolsConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Architecture, Encoded, build_selector

@@ -12,7 +12,7 @@ from snakemake.iocontainers import Namedlist, Wildcards
 from lever_pipe.__main__ import stage_function
 from lever_pipe.base.provenance import stages
 from lever_pipe.experiment.identities import IDENTITIES
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 from .workflow_model import rules

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording

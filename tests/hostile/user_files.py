@@ -24,7 +24,8 @@ from lever_pipe.base import images, storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example, Pool, Proposal
 from lever_pipe.commands import ledger_tools
-from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.rl_data import ImportRlDataConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles

@@ -18,19 +18,15 @@ from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Beam, EpochMetrics, QueryBeams, StepMetrics
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Preset, Rce, Reward, Selector, Sft
-from lever_pipe.experiment.stage_configs import (
-    InitialiseSelectorConfig,
-    RewardGroupsConfig,
-    Runtime,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainingConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.distil import Distil, TrainDistilEpochConfig
+from lever_pipe.experiment.grpo import Grpo, TrainGrpoEpochConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.on_policy import OnPolicy, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import Rce, TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector, TrainingConfig
+from lever_pipe.experiment.sft import Sft, TrainSftEpochConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs

@@ -17,7 +17,9 @@ from lvlm_world import N_TRAIN
 from trained_world import measured, read_run, train_here, training
 
 from lever_pipe.base import numerics
-from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import ScoredSelection

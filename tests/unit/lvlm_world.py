@@ -10,8 +10,9 @@ from pathlib import Path
 
 from builders import prepared, shipped, world_files
 
-from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.experiment.stage_configs import LvlmConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.data import WorldData
+from lever_pipe.experiment.lvlm import LvlmConfig
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import plan
 

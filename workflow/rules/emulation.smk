@@ -1,4 +1,4 @@
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
+from lever_pipe.experiment.emulation import EMULATED_ARMS
 
 
 rule emulate_first_items:

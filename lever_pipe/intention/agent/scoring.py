@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lever_pipe.experiment.agent_config import AgentGrpo
+from lever_pipe.experiment.agent_training import AgentGrpo
 from lever_pipe.intention.agent.layers import branching, causal, run_layers
 from lever_pipe.intention.agent.policy import recomputes
 from lever_pipe.losses.vocabulary import token_entropies, token_log_probs

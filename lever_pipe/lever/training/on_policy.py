@@ -12,8 +12,9 @@ from torch import Tensor
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Normalisation, PoolPosition, Proposal
-from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
+from lever_pipe.base.records import Example, ExampleId, KlForm, Normalisation, PoolPosition, Proposal
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of

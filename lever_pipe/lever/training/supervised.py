@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.records import Example, Normalisation
-from lever_pipe.experiment.config import Distil, Rce, Sft
+from lever_pipe.experiment.distil import Distil
+from lever_pipe.experiment.rce import Rce
+from lever_pipe.experiment.sft import Sft
 from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector

@@ -24,8 +24,8 @@ from lever_pipe.base.model_folders import end_tokens
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import AnswerSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import AnswerSettings
 from lever_pipe.lvlms._requests import (
     Answer,
     PromptTooLongError,

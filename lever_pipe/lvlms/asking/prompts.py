@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import PromptSettings
+from lever_pipe.experiment.lvlm import PromptSettings
 
 Role = Literal["system", "user", "assistant"]
 

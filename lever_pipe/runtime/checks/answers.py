@@ -15,8 +15,8 @@ from pathlib import Path
 from lever_pipe.base import plugins
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.lvlm_config import LvlmSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import LvlmSettings
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths

@@ -15,7 +15,7 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.sections import dotted
-from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.data import Data
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.codecs import hf as codec
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions

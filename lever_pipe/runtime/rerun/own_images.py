@@ -16,7 +16,7 @@ from pathlib import Path
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.data import Data
 from lever_pipe.lever.datasets import _splits
 from lever_pipe.runtime.rerun.decision import content_of
 from lever_pipe.runtime.rerun.why_names import first

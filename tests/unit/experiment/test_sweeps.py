@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.sweeps import swept
 from lever_pipe.runtime import agent_plan, plan
 
 CONFIG: dict[str, Any] = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())

@@ -31,9 +31,12 @@ from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.model_folders import problems_of
 from lever_pipe.commands.convert_tool import convert_gguf
-from lever_pipe.experiment.agent_config import Environment, SyntheticTasks, TinyQwen3
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.agent_model import TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import TrainAgentConfig
+from lever_pipe.experiment.environment import Environment
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.warm_start import WarmStartAgentConfig
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
 from lever_pipe.intention.agent.rollout import EpisodeRequest
 from lever_pipe.intention.agent.warm_start import Demonstrator, in_parts

@@ -19,7 +19,10 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.plugins import available, plugin
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.distil import Distil
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
 from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of

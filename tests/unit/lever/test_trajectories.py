@@ -8,7 +8,7 @@ from builders import example, ids, pool, trajectory
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, PoolPosition, Proposal, RlGroup
-from lever_pipe.experiment.rl_data_config import Balance
+from lever_pipe.experiment.rl_data import Balance
 from lever_pipe.lever.trajectories import keep_balanced, make_group, references_of, score_trajectory, summarise
 
 QUERY = example(0, answer="cat", answers=("dog",) * 2 + ("cat",) * 6 + ("cow",) * 2)

@@ -8,8 +8,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.agent_training import AgentArm, TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 

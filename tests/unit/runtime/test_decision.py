@@ -16,8 +16,9 @@ from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Manifest
+from lever_pipe.experiment.collected import InputsAlone
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.manifests import carry_out
-from lever_pipe.experiment.stage_configs import InputsAlone, Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.rerun import decision
 from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact

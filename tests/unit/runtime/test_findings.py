@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 from test_plan import shipped_with
 
-from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.experiment.config import OnPolicy
-from lever_pipe.experiment.stage_configs import TrainContinuedEpochConfig
+from lever_pipe.experiment.agent_training import AgentArm
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import TrainContinuedEpochConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.losses.schedules import scheduled_rate
 from lever_pipe.runtime import agent_plan, plan

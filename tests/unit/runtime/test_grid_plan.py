@@ -12,7 +12,7 @@ from builders import shipped
 from lever_pipe.base import plugins
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.grid_config import GridSetting
+from lever_pipe.experiment.grid import GridSetting
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import grid_plan, plan
 

@@ -16,8 +16,9 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.configuration import read_file
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS as ARMS
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.emulation import EMULATED_ARMS as ARMS
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
+from lever_pipe.experiment.reward import MeasureRewardsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import agent_plan, plan
 

@@ -8,7 +8,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.stage_configs import CollectLineageConfig
+from lever_pipe.experiment.collected import CollectLineageConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 

@@ -7,8 +7,7 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_config import Verl
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.experiment.intention import ConvertVerlConfig, Verl
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.runtime import plan

@@ -14,7 +14,7 @@ from snakemake.utils import update_config
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool, QuestionScore
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.pools import MeasurePoolsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.intention import RenderVerlConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.runtime import plan
 from lever_pipe.stages.verl import render_verl

@@ -9,8 +9,10 @@ import yaml
 from trained_world import train_here
 
 from lever_pipe.base.storage import read_rows
-from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.agent_tasks import PrepareTasksConfig
+from lever_pipe.experiment.agent_training import TrainAgentConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.warm_start import WarmStartAgentConfig
 from lever_pipe.intention.records import EvaluationRow, StepRow
 from lever_pipe.runtime import plan
 from lever_pipe.stages.agent_training import prepare_tasks, warm_start_agent

@@ -7,7 +7,8 @@ import pytest
 import torch
 from trained_world import TINY
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, SyntheticTasks
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.measures import (
     END_REASONS,
     rates,

@@ -1,4 +1,4 @@
-"""The vision-language model (LVLM): prompts, generation, batching, and execution."""
+"""The vision-language model (LVLM): prompts, generation, batching, and the stages that only ask it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.chat import Connection
 from lever_pipe.base.plugins import plugin_of
-from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, has_fields, rule
+from lever_pipe.base.sections import Counts, Distinct, FilePath, Names, Problem, Section, has_fields, rule
+from lever_pipe.experiment.identities import Planned, identity_of
+from lever_pipe.experiment.job_runtime import LvlmExecution
+from lever_pipe.experiment.shared_fields import MostShots, References
 
+LVLM = "lvlms.{lvlm.engine}"
 AUTO = "auto"
 
 
@@ -72,42 +75,30 @@ class AnswerSettings(Section):
     decode: Decode = Decode()
 
 
-class VllmSettings(Section):
-    """GPU use of engine `vllm`; if memory runs out, lower `requests` and `context`."""
+class LvlmConfig(AnswerSettings):
+    """All values that an LVLM answer depends on."""
 
-    gpus: int = Field(1, ge=1, le=64)
-    """GPUs of one node for tensor parallelism; a job requests this many."""
-    memory_share: float = Field(0.9, gt=0, lt=1)
-    """Share of a GPU's memory for weights, keys and values."""
-    requests: int = Field(256, ge=1)
-    """Prompts that are answered concurrently."""
-    context: int = Field(0, ge=0)
-    """Most tokens of a prompt with its answer; 0 for the model's limit, which takes more memory."""
-    image_cache_gb: float = Field(4.0, ge=0)
-    """Main memory for processed images; a cached demonstration image is not processed again."""
-    eager: bool = False
-    """Whether to launch kernels one by one: saves memory and minutes at the start, but is slower."""
+    model_identity: str
 
 
-class LvlmServer(Connection):
-    """Connection to the server of a vision-language model, and handling of its refusals."""
-
-    timeout_seconds: float = Field(120.0, gt=0, le=600)
-    """Timeout of one request."""
-    accept_refusals: bool = False
-    """Whether a refusal, or a reply withheld by a content filter, counts as an empty and wrong answer; otherwise the
-    job ends with an error."""
+OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
 
 
-class LvlmExecution(Section):
-    """Execution of an LVLM; it does not change the meaning of answers and is part of no identity."""
+@identity_of("answer_prompts", LVLM, section="evaluation")
+class AnswerPromptsConfig(Section):
+    lvlm: OfLvlm
+    shots: Counts
 
-    ask_again: bool = False
-    """Whether a GPU may compute answers although the ledger contains many answers of this model from other code,
-    another library version or another numeric path."""
-    vllm: VllmSettings = VllmSettings()
-    server: LvlmServer = LvlmServer()
-    """Server of engine `served`."""
+
+@identity_of("answer_controls", LVLM, section="evaluation")
+class AnswerControlsConfig(Section):
+    normalise_references: References = "when_they_disagree"
+    lvlm: OfLvlm
+    policies: Annotated[Names, Planned("controlled")]
+    """One for each of the `selections`."""
+    questions: Annotated[int, Planned("most_samples")]
+    """Number of questions: the first ones."""
+    shots: MostShots
 
 
 class LvlmSettings(AnswerSettings, LvlmExecution):

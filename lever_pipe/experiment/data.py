@@ -1,4 +1,4 @@
-"""Study `lever`: the sources of questions, answers and images, and their preparation before training."""
+"""Study `lever`: the embedded world, or files of a user."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from lever_pipe.base.plugins import plugin_of
-from lever_pipe.base.records import AnswerText
 from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, has_fields, rule
+from lever_pipe.experiment.examples import ExampleSettings
+from lever_pipe.experiment.identities import Planned, Wildcard, identity_of
 
 KnowledgeName = Literal["material", "place", "team", "country"]
 PerceptualName = Literal["object", "color", "count"]
@@ -85,6 +85,14 @@ class WorldData(Section):
             yield ("composite_share",), f"must be 0 with questions_per_image above 1, got {self.composite_share}. {do}"
 
 
+@identity_of("generate_world")
+class GenerateWorldConfig(Section):
+    """Identity of one split's files; the other split's size has its default, so that it cannot rerun this one."""
+
+    split: Annotated[Literal["train", "val"], Wildcard("split")]
+    world: Annotated[WorldData, Planned("world_of_split")]
+
+
 class VqaFiles(Section):
     """Official OK-VQA or VQAv2 files and COCO image folders."""
 
@@ -94,32 +102,6 @@ class VqaFiles(Section):
     eval_questions: FilePath = "data/okvqa/OpenEnded_mscoco_val2014_questions.json"
     eval_annotations: FilePath = "data/okvqa/mscoco_val2014_annotations.json"
     eval_images: FilePath = "data/coco/val2014"
-
-
-class ExampleSettings(Section):
-    """Conversion of questions, answers and images to examples."""
-
-    reader: Annotated[str, plugin_of("lever/datasets")] = "okvqa"
-    """A plugin of `lever_pipe/lever/datasets`."""
-    train_image_name: str = "COCO_train2014_{image_id:012d}.jpg"
-    eval_image_name: str = "COCO_val2014_{image_id:012d}.jpg"
-    n_eval: int = Field(800, ge=1)
-    """Evaluated queries."""
-    eval_subset: Literal["prefix", "random"] = "prefix"
-    """Choice of the evaluated queries: the first by question id, as published, or a random subset. A smaller random
-    subset is part of a larger one."""
-    eval_seed: Seed = 0
-    """Seed of the random subset."""
-    n_answers: int = Field(10, ge=1, le=100)
-    """Annotators per question; another count is an error in the data. With 2 or 3, VQA accuracy could not reach 1."""
-    answers: AnswerText = "stemmed"
-    """Text of an annotation, for demonstrations and accuracies: `stemmed` reads the field `answer`, which OK-VQA stems
-    ("race"), `raw` the field `raw_answer` ("racing"). The LVLM's answers are never stemmed."""
-    on_bad_image: Literal["stop", "skip"] = "stop"
-    """`skip` drops and counts the questions of unreadable images."""
-    on_split_overlap: Literal["stop", "count"] = "stop"
-    """Handling of evaluation questions that are also train questions, on the same image: `count` evaluates them, and
-    the report shows their number."""
 
 
 class Data(ExampleSettings):
@@ -153,26 +135,3 @@ class Data(ExampleSettings):
     def _accuracy_reaches_one(self) -> Iterator[Problem]:
         if self.n_answers in (2, 3):
             yield ("n_answers",), f"must be 1 or at least 4, got {self.n_answers}. Keep one answer a question."
-
-
-class EncoderSettings(Section):
-    """The frozen image and text encoder that provides the selector's inputs."""
-
-    plugin: Annotated[str, plugin_of("lever/encoders")] = "clip"
-    """A plugin of `lever_pipe/lever/encoders`."""
-    model: FilePath = "models/clip-vit-base-patch32"
-    batch_size: int = Field(256, ge=1)
-
-
-class Pools(Section):
-    """The K train examples offered to each query."""
-
-    encoder: EncoderSettings | None = None
-    """The encoder that measures similarity; null for the selector's encoder. The published pools have ViT-L/14."""
-
-    sampler: Annotated[str, plugin_of("lever/samplers")] = "uniform"
-    """A plugin of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
-    size: int = Field(64, ge=2, le=4096)
-    seed: Seed = 42
-    exclude_same_image: bool = True
-    """Never offer an example of the query's own image."""

@@ -1,4 +1,4 @@
-"""Identities of the stages that build the report of both studies."""
+"""The report of both studies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import AgentGrpo
-from lever_pipe.experiment.agent_stage_configs import ComparedArms
-from lever_pipe.experiment.config import ArmSettings, Preset
-from lever_pipe.experiment.evaluation_config import Emulate
+from lever_pipe.experiment.agent_results import ComparedArms
+from lever_pipe.experiment.agent_training import AgentGrpo
+from lever_pipe.experiment.arms import ArmSettings, Preset
+from lever_pipe.experiment.emulation import Emulate
 from lever_pipe.experiment.identities import Planned, Setting, identity_of
-from lever_pipe.experiment.stage_configs import Guard, MainPreset, Sweeps
+from lever_pipe.experiment.shared_fields import MainPreset
+from lever_pipe.experiment.sweeps import Sweeps
+
+Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
 
 
 class ShownStudy(Section):

@@ -1,4 +1,4 @@
-"""Training data of the selector: scored selections, and beams of demonstrations."""
+"""Trajectories: proposal, scoring, import and selection."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, rule
-
-ImportFormat = Literal["a", "g"]
+from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
+from lever_pipe.experiment.lvlm import LVLM, OfLvlm
+from lever_pipe.experiment.shared_fields import References
 
 
 class ProposalSettings(Section):
@@ -34,6 +35,22 @@ class ProposalSettings(Section):
         return self.n_beams + samples + self.n_retrieval + self.n_random
 
 
+@identity_of("propose_trajectories", section="rl_data")
+class ProposeTrajectoriesConfig(ProposalSettings):
+    """Identity of `propose_trajectories`."""
+
+
+@identity_of("generate_rl_data", LVLM, section="rl_data")
+class GenerateRlDataConfig(Section):
+    normalise_references: References = "when_they_disagree"
+    lvlm: OfLvlm
+    shard: Annotated[int, Wildcard("shard")]
+    n_shards: int
+    shots: int
+    diversity_budget: int
+    seed: Seed
+
+
 class Balance(Section):
     """Bounds, inclusive, on the share of positive trajectories of a selected query (source: Lever-Plus, VQAv2)."""
 
@@ -43,6 +60,26 @@ class Balance(Section):
     @rule
     def _bounds_are_in_order(self) -> list[Problem]:
         return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
+
+
+@identity_of("merge_rl_data", section="rl_data")
+class MergeRlDataConfig(Section):
+    balance: Balance | None = None
+
+
+ImportFormat = Literal["a", "g"]
+
+
+@identity_of("import_rl_data", section="rl_data")
+class ImportRlDataConfig(Section):
+    balance: Annotated[Balance | None, Planned("balance_of_import")] = None
+    """None if the LVLM scores again: `merge_rl_data` then balances by the new scores."""
+
+    import_format: ImportFormat
+    pool_size: Annotated[int, Setting("pools.size")]
+    """K, the size of each pool."""
+    pool_seed: Annotated[Seed, Setting("pools.seed")]
+    exclude_same_image: Annotated[bool, Setting("pools.exclude_same_image")]
 
 
 class RlData(ProposalSettings):
@@ -85,31 +122,3 @@ class RlData(ProposalSettings):
     def _no_shard_is_empty(self) -> list[Problem]:
         n_most = self.n_shards if self.import_from else self.n_queries
         return at_most(("n_shards",), self.n_shards, "rl_data.n_queries", n_most)
-
-
-class Beams(Section):
-    """Beam data: demonstrations from a beam search, scored by the probability of the correct answer.
-
-    Source: Lever-Plus v3, published code, with the answer's span found in the real token ids.
-    """
-
-    anchors: int = Field(800, ge=2)
-    """RL queries of the search, drawn from the queries with a pool."""
-    size: int = Field(5, ge=1, le=64)
-    """Beams that each step keeps."""
-    shots: int = Field(2, ge=1, le=8)
-    rank: Literal["total", "last_gain"] = "total"
-    """Ranking of beams: by the answer's probability with all their demonstrations, or by the gain of the last one
-    (published). The latter prefers a bad first choice with a large second step."""
-    newest: Literal["last", "first"] = "last"
-    """Position of the latest choice in the prompt: nearest to the question, so that fewer shots are exactly the first
-    choices, or before all others (published `left`)."""
-    seed: Seed = 42
-
-    def prompts(self, pool: int) -> Iterator[tuple[int, int]]:
-        """Yield pairs of a number of shots and the number of its prompts, for pools of `pool` candidates."""
-        width = 1
-        for step in range(self.shots):
-            yield step, self.anchors * width
-            yield step + 1, self.anchors * width * (pool - step)
-            width = min(self.size, width * (pool - step))

@@ -14,12 +14,70 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from lever_pipe.base.plugins import available, plugin_of
-from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, one_of, rule, some_of
-from lever_pipe.experiment.config import ArmSettings, Epoch, KlBeta
-from lever_pipe.experiment.data_config import Data
-from lever_pipe.experiment.evaluation_config import BASELINES, Baselines
-from lever_pipe.experiment.lvlm_config import LvlmSettings
-from lever_pipe.experiment.rl_data_config import RlData
+from lever_pipe.base.sections import (
+    Counts,
+    Distinct,
+    Epoch,
+    FilePath,
+    KlBeta,
+    Problem,
+    Section,
+    Seed,
+    one_of,
+    rule,
+    some_of,
+)
+from lever_pipe.experiment.arms import ArmSettings
+from lever_pipe.experiment.data import Data
+from lever_pipe.experiment.identities import Planned, Setting, identity_of
+from lever_pipe.experiment.lvlm import LvlmSettings
+from lever_pipe.experiment.rl_data import RlData
+from lever_pipe.experiment.selections import BASELINES, Baselines
+
+
+class EvaluatedCell(Section):
+    """A policy in a setting of the grid."""
+
+    data: str
+    sampler: str
+    lvlm: str
+    policy: str
+    training_prompts: int
+    """Most prompts that the LVLM answers before the policy can select."""
+
+
+@identity_of("compare_cells", section="evaluation")
+class CompareCellsConfig(Section):
+    evaluated: Annotated[tuple[EvaluatedCell, ...], Planned("evaluated_cells")]
+    """One for each of the `per_question`."""
+    reference: Annotated[str, Setting("grid.reference")]
+    samples: Counts
+    shots: Counts
+    seed: Seed
+    n_resamples: int = 10_000
+
+
+class MissingCell(Section):
+    """An excluded selector of a setting, and the reason."""
+
+    data: str
+    sampler: str
+    lvlm: str
+    preset: str
+    why: str
+
+
+@identity_of("build_grid", section="evaluation")
+class BuildGridConfig(Section):
+    title: Annotated[str, Setting("report.title")]
+    samples: Counts
+    shots: Counts
+    missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
+    models: Annotated[dict[str, str], Planned("grid_models")]
+    """LVLM of the grid -> its model."""
+    data: Annotated[dict[str, str], Planned("grid_data")]
+    """Data set of the grid -> its name on the page."""
+
 
 NAME = "[A-Za-z0-9_]{1,64}"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]

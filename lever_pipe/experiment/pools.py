@@ -1,0 +1,40 @@
+"""Pools of candidates."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from lever_pipe.base.plugins import plugin_of
+from lever_pipe.base.sections import Section, Seed
+from lever_pipe.experiment.examples import EncoderSettings
+from lever_pipe.experiment.identities import Setting, identity_of
+from lever_pipe.experiment.shared_fields import OfSplit, References
+
+
+class Pools(Section):
+    """The K train examples offered to each query."""
+
+    encoder: EncoderSettings | None = None
+    """The encoder that measures similarity; null for the selector's encoder. The published pools have ViT-L/14."""
+
+    sampler: Annotated[str, plugin_of("lever/samplers")] = "uniform"
+    """A plugin of `lever_pipe/lever/samplers`; `uniform` is the published RandSampler."""
+    size: int = Field(64, ge=2, le=4096)
+    seed: Seed = 42
+    exclude_same_image: bool = True
+    """Never offer an example of the query's own image."""
+
+
+@identity_of("sample_pools", "lever.samplers.{pools.sampler}")
+class SamplePoolsConfig(Section):
+    split: OfSplit
+    pools: Annotated[Pools, Setting("pools")]
+    n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
+    rl_seed: Annotated[Seed, Setting("rl_data.seed")]
+
+
+@identity_of("measure_pools", section="evaluation")
+class MeasurePoolsConfig(Section):
+    normalise_references: References = "when_they_disagree"
