@@ -39,7 +39,7 @@ from lever_pipe.experiment.identities import IDENTITIES
 from lever_pipe.experiment.manifests import flat as by_name
 from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.reruns import own_images
-from lever_pipe.runtime.reruns.manifest import State, code_differences, state_of
+from lever_pipe.runtime.reruns.manifest import Differences, code_differences, state_of
 from lever_pipe.runtime.snakemake_adapter import Job, call_of, has_manifest
 
 LONGEST_VALUE = 60
@@ -115,7 +115,9 @@ def _value(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
-def _other_inputs(artefact: Artefact, origin: Manifest, now: Mapping[str, Path], state: State) -> Iterator[Reason]:
+def _other_inputs(
+    artefact: Artefact, origin: Manifest, now: Mapping[str, Path], state: Differences
+) -> Iterator[Reason]:
     """Yield the inputs with another content, or for lists, whose entries may shift, the files that came or went."""
     then = {name: artefact.paths[name] for name in origin.inputs if name in artefact.paths}
     shifted = {n for n in state.changed if "[" in n and n in then and absolute(now[n]) != absolute(then[n])}
@@ -157,7 +159,7 @@ def _other_content(name: str, path: Path, origin: Manifest, digest: str | None) 
     return f"has other content ({len(other)} of {len(then)} tensors differ: {first(other)})"
 
 
-def _other_outputs(origin: Manifest, outputs: Mapping[str, Path], state: State) -> Iterator[Reason]:
+def _other_outputs(origin: Manifest, outputs: Mapping[str, Path], state: Differences) -> Iterator[Reason]:
     if outputs.keys() != origin.outputs.keys():
         yield Reason("the set of outputs changed", "other output files")
     missing = [name for name in outputs if name in state.missing]

@@ -26,7 +26,7 @@ MODULE_DIGITS = 8
 """Hexadecimal digits of a module's digest, enough for readers to see a change; the fingerprint covers all."""
 
 
-class State(NamedTuple):
+class Differences(NamedTuple):
     """The differences between an artifact's files and its manifest.
 
     Attributes:
@@ -42,11 +42,11 @@ class State(NamedTuple):
     replaced: Mapping[str, str] = {}
 
 
-def state_of(artefact: Artefact, digests: Digests) -> State:
+def state_of(artefact: Artefact, digests: Digests) -> Differences:
     """Compare an artifact's files with its manifest. A missing file is no damage; Snakemake makes it on demand."""
     origin = artefact.origin
     if origin is None:
-        return State()
+        return Differences()
     recorded = origin.inputs | origin.outputs
     now = {name: digests.find(path) for name, path in artefact.paths.items() if name in recorded}
     others = {name: digest for name, digest in now.items() if digest is not None and digest != recorded[name]}
@@ -55,7 +55,7 @@ def state_of(artefact: Artefact, digests: Digests) -> State:
     strange = [name for name in others if name in origin.outputs and others[name] != origin.replaced.get(name)]
     of_the_job = [n for n in strange if abs(time_ns(artefact.paths[n]) - time_ns(artefact.manifest)) <= SAME_TIME_NS]
     damaged = tuple(name for name in strange if name in of_the_job or others[name] == UNREADABLE)
-    return State(
+    return Differences(
         missing=tuple(name for name, digest in now.items() if digest is None),
         changed={name: digest for name, digest in others.items() if name in origin.inputs},
         damaged=damaged,
@@ -78,7 +78,7 @@ def before_plan(results: Path) -> None:
         log.warning(line)
 
 
-def accept(artefact: Artefact, state: State) -> None:
+def accept(artefact: Artefact, state: Differences) -> None:
     """Record a user's replacement of outputs in the manifest, so that it is valid from now on.
 
     An unrecorded change of a file that has its job's modification time counts as damage.
@@ -92,7 +92,7 @@ def accept(artefact: Artefact, state: State) -> None:
         set_time(manifest, written)
 
 
-def complaints(artefacts: Sequence[Artefact], states: Sequence[State]) -> Iterator[str]:
+def complaints(artefacts: Sequence[Artefact], states: Sequence[Differences]) -> Iterator[str]:
     """Yield a line for each damaged or replaced file and each unreadable manifest, up to `DISPLAY_LIMIT`."""
     lines = []
     for artefact, state in zip(artefacts, states, strict=True):

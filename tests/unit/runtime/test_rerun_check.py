@@ -25,7 +25,7 @@ from lever_pipe.experiment.manifests import carry_out
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output, Outputs
 from lever_pipe.runtime.reruns import check
 from lever_pipe.runtime.reruns.check import is_complete, why_again
-from lever_pipe.runtime.reruns.manifest import State, accept, code_differences, record_code, state_of
+from lever_pipe.runtime.reruns.manifest import Differences, accept, code_differences, record_code, state_of
 
 CONFIG = InputsAlone()
 STAGE = "score_answers"
@@ -165,7 +165,7 @@ class TestReplaced:
         outputs = {"made": (self.MADE, "made")}
         manifest_tree.make(str(self.MANIFEST), "stage", outputs, inputs={"read": "results/read.txt"})
 
-    def state(self) -> State:
+    def state(self) -> Differences:
         return state_of(read_artefact(self.MANIFEST), Digests())
 
     def accept(self) -> None:
