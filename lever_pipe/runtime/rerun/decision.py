@@ -34,9 +34,9 @@ from typing import Any
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
-from lever_pipe.experiment.identities import IDENTITIES
+from lever_pipe.experiment import identities
 from lever_pipe.experiment.manifests import Files, files_of, flat
-from lever_pipe.runtime import plan, snapshot
+from lever_pipe.runtime import snapshot
 from lever_pipe.runtime.rerun.artefacts import (
     MANIFEST,
     Artefact,
@@ -140,9 +140,8 @@ def _installed() -> dict[str, str]:
 
 def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name; none for a stage of another package version."""
-    identity = IDENTITIES.get(stage)
-    with suppress(ValueError):  # pydantic: the config was written by another version of this package
-        return plan.plugins_of(identity.config.model_validate(config)) if identity else ()
+    with suppress(KeyError, ValueError):  # pydantic: the config was written by another version of this package
+        return identities.plugins_of(identities.model_of(stage).model_validate(config))
     return ()
 
 
