@@ -6,6 +6,7 @@ input changes while it runs.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -65,7 +66,23 @@ def surroundings() -> tuple[str, bool, dict[str, str]]:
 
     The result is cached: a process and its forks compute with the code that it has imported.
     """
-    return *provenance.commit_of(), provenance.installed_versions()
+    return *commit_of(), provenance.installed_versions()
+
+
+def commit_of(folder: Path = provenance.PACKAGE) -> tuple[str, bool]:
+    """Return the git commit of the code and whether tracked files differ from it; `unknown` outside git."""
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return "unknown", False
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, timeout=20
+    )
+    return done.stdout.strip()
 
 
 def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:

@@ -96,7 +96,7 @@ def plugin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 
 def _forget() -> None:
-    for cached in (provenance._module, provenance._used_by_stage, package_digest):
+    for cached in (provenance._module, provenance.modules_of, package_digest):
         cached.cache_clear()
     snapshot._codes.clear()
 

@@ -34,11 +34,11 @@ from lever_pipe.lever.encoders import clip
 from lever_pipe.lever.rl_data_files import write_original
 from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector, save_selector
 from lever_pipe.lever.training.epoch import resume_optimiser, save_optimiser
-from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
+from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.lvlms.asking.answering import open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest, references_of
 from lever_pipe.stages.rl_data import import_rl_data
 
 ROOT = Path(__file__).parents[2]

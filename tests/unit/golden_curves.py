@@ -23,7 +23,7 @@ from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import ScoredSelection
-from lever_pipe.lever.trajectories import PromptIds
+from lever_pipe.lvlms.asking.prompts import PromptIds
 from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"

@@ -25,6 +25,8 @@ from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
 RUNS, ONLY_IF, UNCHANGED = "runs", "only if", "as made"
 LONGEST_VALUE = 60
 CODE_FOLDER = "code"
+MODULE_DIGITS = 8
+"""Hexadecimal digits of a module's digest, enough for readers to see a change; the fingerprint covers all."""
 
 
 class Cause(NamedTuple):
@@ -190,7 +192,7 @@ class CodeRecord(Row):
     """The modules of a code fingerprint; all artifacts share the file `<results>/code/<fingerprint>.json`."""
 
     python: str  # `3.11`
-    modules: dict[str, str]  # module without the package's name -> digest of its syntax tree
+    modules: dict[str, str]  # module, `__init__` for the package -> digest of its syntax tree
 
 
 def record_code(
@@ -199,8 +201,8 @@ def record_code(
     """Write the modules of a planned stage's fingerprint, unless recorded already or edited since."""
     path = results / CODE_FOLDER / f"{code}.json"
     if not path.exists() and provenance.code_of(stage, plugins, root=root) == code:
-        modules = provenance.modules_of(stage, plugins, root=root)
-        storage.write_row(path, CodeRecord(python=provenance.python_version(), modules=modules))
+        record = CodeRecord(python=provenance.python_version(), modules=_digests_of(stage, plugins, root))
+        storage.write_row(path, record)
 
 
 def code_differences(
@@ -211,8 +213,13 @@ def code_differences(
         then = storage.read_row(results / CODE_FOLDER / f"{code}.json", CodeRecord)
     except (RecordError, OSError):
         return None
-    was, now, python = then.modules, provenance.modules_of(stage, plugins, root=root), provenance.python_version()
+    was, now, python = then.modules, _digests_of(stage, plugins, root), provenance.python_version()
     changed = [f"{name} changed" for name in sorted(now.keys() & was.keys()) if now[name] != was[name]]
     changed += [f"{name} is imported now" for name in sorted(now.keys() - was.keys())]
     changed += [f"{name} is not imported any more" for name in sorted(was.keys() - now.keys())]
     return changed + [f"Python {then.python} then, {python} now"] * (then.python != python)
+
+
+def _digests_of(stage: str, plugins: tuple[str, ...], root: Path) -> dict[str, str]:
+    modules = provenance.modules_of(stage, plugins, root=root)
+    return {name.partition(".")[2] or "__init__": module.digest[:MODULE_DIGITS] for name, module in modules.items()}

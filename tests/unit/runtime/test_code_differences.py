@@ -22,7 +22,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def _forget_fingerprints() -> None:
-    provenance._used_by_stage.cache_clear()
+    provenance.modules_of.cache_clear()
     provenance._module.cache_clear()
 
 
@@ -41,7 +41,7 @@ def root(tmp_path: Path) -> Path:
 def edit(root: Path, name: str, text: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(text)
-    provenance._used_by_stage.cache_clear()
+    provenance.modules_of.cache_clear()
     provenance._module.cache_clear()
 
 

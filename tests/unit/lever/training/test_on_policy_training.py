@@ -19,20 +19,20 @@ from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import on_policy
+from lever_pipe.lever.training.draws import SampledSelections
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     BatchResult,
-    SampledSelections,
     ScoredSelection,
     advantages_of,
     draw_groups,
     on_policy_epoch,
     on_policy_step,
 )
-from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.lvlms.asking.prompts import PromptIds
 
 N_EXAMPLES, K = 40, 7
 STILL = 1e-30
