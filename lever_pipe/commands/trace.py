@@ -29,9 +29,9 @@ from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import configuration
+from lever_pipe.experiment.plans import grid
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
-from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.reruns import own_images
 from lever_pipe.runtime.reruns.manifest import state_of
 from lever_pipe.runtime.snakemake_adapter import configured
@@ -121,7 +121,7 @@ def main(words: Sequence[str]) -> int:
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     """Return the images of a user that differ from those in the examples of a step: path -> state."""
     location = str(step.artefact.manifest.relative_to(experiment.results))
-    data = grid_plan.at(experiment, {"data": location}).data
+    data = grid.at(experiment, {"data": location}).data
     if data.source == "world":
         return {}
     with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version

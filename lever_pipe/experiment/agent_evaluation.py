@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, Section, Seed
-from lever_pipe.experiment.agent_model import CODEC, OfPolicy
+from lever_pipe.experiment.agent_model import CODEC, PolicyConfig
 from lever_pipe.experiment.environment import SIMULATOR, Environment, Simulator
-from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
 
 EvaluationMode = Literal["greedy", "sampled"]
 Temperature = Annotated[float, Field(ge=0.01, le=10)]
@@ -52,19 +51,18 @@ class AgentEvaluation(Section):
 class AgentRun(Section):
     """The run of a set of files."""
 
-    arm: Annotated[str, Wildcard("arm")]
-    seed: Annotated[Seed, Wildcard("seed")]
+    arm: str
+    seed: Seed
 
 
-@identity_of("evaluate_start", SIMULATOR, CODEC, section="intention")
 class EvaluateStartConfig(Section):
-    temperature: Annotated[float, Setting("intention.grpo.temperature")]
-    policy: OfPolicy
+    PLUGINS = (SIMULATOR, CODEC)
+    temperature: float
+    policy: PolicyConfig
     environment: Environment
     simulator: Simulator
-    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_tests")]
+    evaluation: AgentEvaluation
 
 
-@identity_of("evaluate_agent", SIMULATOR, CODEC, section="intention")
 class EvaluateAgentConfig(EvaluateStartConfig, AgentRun):
     """Identity of `evaluate_agent`: a finished run on held-out tasks."""

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import FilePath, Problem, Section, dividing, rule
-from lever_pipe.experiment.identities import Planned
 
 WORDS = "word"
 TINY = "tiny Qwen3"
@@ -56,6 +55,3 @@ class PolicyConfig(Section):
     """With an empty folder; `model_identity` contains the folder's content."""
     model_identity: str
     """`embedded` for the tiny model."""
-
-
-OfPolicy = Annotated[PolicyConfig, Planned("agent_policy")]

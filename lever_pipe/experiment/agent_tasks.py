@@ -8,7 +8,6 @@ from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import FilePath, Section, Seed
-from lever_pipe.experiment.identities import Planned, identity_of
 
 WRITTEN_TASKS = "intentiongym"
 """The source of human-written tasks; the rule-based user cannot play them."""
@@ -48,8 +47,8 @@ class Tasks(Section):
     files: TaskFiles = TaskFiles()
 
 
-@identity_of("prepare_tasks", "intention.sources.{source}", section="intention.tasks")
 class PrepareTasksConfig(Section):
+    PLUGINS = ("intention.sources.{source}",)
     source: str
-    synthetic: Annotated[SyntheticTasks | None, Planned("generator")]
+    synthetic: SyntheticTasks | None
     """None when tasks come from files."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from lever_pipe.base.records import KlForm
 from lever_pipe.base.sections import ArmName, Distinct, Problem, Section, Seed, dividing, rule
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluationMode
-from lever_pipe.experiment.agent_model import CODEC, OfPolicy
+from lever_pipe.experiment.agent_model import CODEC, PolicyConfig
 from lever_pipe.experiment.environment import SIMULATOR, Environment, Simulator
-from lever_pipe.experiment.identities import Planned, identity_of
 
 TrajectoryScore = Literal["sum", "mean", "r2g"]
 TurnCredit = Literal["equalized", "r2g", "em"]
@@ -166,20 +165,19 @@ ARMS = (
     AgentArm(name="bundle", kl=0.01, entropy=0.01, schedule=WARM_COSINE, seeds=(0, 1, 2)),
     AgentArm(name="kl_strong", kl=0.5),
 )
-OneArm = Annotated[AgentArm, Planned("agent_arm")]
-"""An arm with one seed, and with `trajectory_score` and `learning_rate` filled in."""
-Arms = Annotated[tuple[AgentArm, ...], Planned("agent_arms")]
+Arms = tuple[AgentArm, ...]
 """All arms, with `trajectory_score` and `learning_rate` filled in."""
 
 
-@identity_of("train_agent", SIMULATOR, CODEC, section="intention")
 class TrainAgentConfig(Section):
-    arm: OneArm
-    grpo: Annotated[AgentGrpo, Planned("grpo_of_arm")]
-    policy: OfPolicy
+    PLUGINS = (SIMULATOR, CODEC)
+    arm: AgentArm
+    """With one seed, and with `trajectory_score` and `learning_rate` filled in."""
+    grpo: AgentGrpo
+    policy: PolicyConfig
     environment: Environment
     simulator: Simulator
-    evaluation: Annotated[AgentEvaluation, Planned("evaluation_in_training")]
+    evaluation: AgentEvaluation
 
     @property
     def seed(self) -> Seed:

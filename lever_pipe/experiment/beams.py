@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Section, Seed
-from lever_pipe.experiment.identities import identity_of
-from lever_pipe.experiment.lvlm import LVLM, OfLvlm
+from lever_pipe.experiment.lvlm import LVLM, LvlmConfig
 
 
 class Beams(Section):
@@ -40,6 +39,6 @@ class Beams(Section):
             width = min(self.size, width * (pool - step))
 
 
-@identity_of("search_beams", LVLM, section="beams")
 class SearchBeamsConfig(Beams):
-    lvlm: OfLvlm
+    PLUGINS = (LVLM,)
+    lvlm: LvlmConfig

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, has_fields, rule
 from lever_pipe.experiment.examples import ExampleSettings
-from lever_pipe.experiment.identities import Planned, Wildcard, identity_of
 
 KnowledgeName = Literal["material", "place", "team", "country"]
 PerceptualName = Literal["object", "color", "count"]
@@ -85,12 +84,11 @@ class WorldData(Section):
             yield ("composite_share",), f"must be 0 with questions_per_image above 1, got {self.composite_share}. {do}"
 
 
-@identity_of("generate_world")
 class GenerateWorldConfig(Section):
     """Identity of one split's files; the other split's size has its default, so that it cannot rerun this one."""
 
-    split: Annotated[Literal["train", "val"], Wildcard("split")]
-    world: Annotated[WorldData, Planned("world_of_split")]
+    split: Literal["train", "val"]
+    world: WorldData
 
 
 class VqaFiles(Section):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.identities import identity_of
 from lever_pipe.experiment.selector import TrainingFromBaseConfig
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR, References
 
 
 class Distil(Section):
@@ -20,7 +19,6 @@ class Distil(Section):
     weight_decay: float = Field(0.01, ge=0, le=1)
 
 
-@identity_of("train_distil_epoch", *SELECTOR, section=OF_PRESET)
 class TrainDistilEpochConfig(TrainingFromBaseConfig):
-    normalise_references: References = "when_they_disagree"
+    normalise_references: Normalisation = "when_they_disagree"
     distil: Distil

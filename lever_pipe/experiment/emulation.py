@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from lever_pipe.base.policy_names import EMULATION, PolicyName
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Counts, Distinct, Epoch, KlBeta, Section, Seed
 from lever_pipe.experiment.grpo import Grpo
-from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
-from lever_pipe.experiment.selector import Selector
-from lever_pipe.experiment.shared_fields import SELECTOR, MostShots, References
+from lever_pipe.experiment.selector import SELECTOR, Selector
 
 
-@identity_of("emulate_untouched", *SELECTOR, section="presets.{emulate.preset}")
 class EmulateUntouchedConfig(Section):
-    preset: Annotated[str, Setting("emulate.preset")]
+    PLUGINS = SELECTOR
+    preset: str
     selector: Selector
     grpo: Grpo
     train_share: float
-    base_rce_epoch: Annotated[Epoch, Setting("emulate.base_rce_epoch")]
-    seed: Annotated[Seed, Setting("emulate.seed")]
+    base_rce_epoch: Epoch
+    seed: Seed
 
 
-@identity_of("emulate_selections", *SELECTOR, section="presets.{emulate.preset}")
 class EmulateSelectionsConfig(Section):
-    arm: Annotated[str, Wildcard("arm")]
+    PLUGINS = SELECTOR
+    arm: str
     selector: Selector
-    shots: MostShots
-    head_seed: Annotated[Seed | None, Planned("head_seed")]
+    shots: int
+    head_seed: Seed | None
     """Seed of the head that replaces the trained one; None keeps the trained one."""
-    pool_items: Annotated[int | None, Planned("pool_items")]
+    pool_items: int | None
     """Size of a common pool, the first train items; None uses each query's pool."""
 
 
@@ -48,10 +45,9 @@ class EmulatedPolicy(Section):
         return str(PolicyName(kind=EMULATION, variant=self.arm, beta=self.kl_beta, epoch=self.epoch))
 
 
-@identity_of("score_emulation", section="evaluation")
 class ScoreEmulationConfig(Section):
-    normalise_references: References = "when_they_disagree"
-    policies: Annotated[tuple[EmulatedPolicy, ...], Planned("emulated_policies")]
+    normalise_references: Normalisation = "when_they_disagree"
+    policies: tuple[EmulatedPolicy, ...]
     """One for each of the `selections`."""
     samples: Counts
     shots: Counts

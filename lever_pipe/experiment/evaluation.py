@@ -9,7 +9,6 @@ from pydantic import Field
 
 from lever_pipe.base.records import Normalisation, PolicyRef
 from lever_pipe.base.sections import Distinct, Problem, Rising, Section, Seed, one_of, rule
-from lever_pipe.experiment.identities import Planned, identity_of
 
 
 class EvaluatedCells(Section):
@@ -26,9 +25,8 @@ class EvaluatedCells(Section):
     newer harnesses. `punctuation_only`: as the official tool's first revision."""
 
 
-@identity_of("score_answers", section="evaluation")
 class ScoreAnswersConfig(EvaluatedCells):
-    policies: Annotated[tuple[PolicyRef, ...], Planned("policies_of_batch")]
+    policies: tuple[PolicyRef, ...]
     """Policies of the batch, one for each of the `selections`."""
 
 

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
-from lever_pipe.base.records import AnswerText
+from lever_pipe.base.records import AnswerText, Split
 from lever_pipe.base.sections import FilePath, Section, Seed
-from lever_pipe.experiment.identities import Planned, identity_of
-from lever_pipe.experiment.shared_fields import OfSplit
 
 
 class ExampleSettings(Section):
@@ -39,17 +37,17 @@ class ExampleSettings(Section):
     the report shows their number."""
 
 
-@identity_of("prepare_examples", "lever.datasets.{reader}", section=Planned("examples_of_split"))
 class PrepareExamplesConfig(ExampleSettings):
     """Identity of one split's examples; keys of the other split have their defaults."""
 
-    split: OfSplit
+    PLUGINS = ("lever.datasets.{reader}",)
+    split: Split
 
 
-@identity_of("embed_examples", "lever.encoders.{plugin}", section=Planned("encoder"))
 class EmbedExamplesConfig(Section):
+    PLUGINS = ("lever.encoders.{plugin}",)
     plugin: str
-    model_identity: Annotated[str, Planned("encoder_identity")]
+    model_identity: str
     batch_size: int
 
 

@@ -29,7 +29,6 @@ from lever_pipe.base.sections import (
 )
 from lever_pipe.experiment.arms import ArmSettings
 from lever_pipe.experiment.data import Data
-from lever_pipe.experiment.identities import Planned, Setting, identity_of
 from lever_pipe.experiment.lvlm import LvlmSettings
 from lever_pipe.experiment.rl_data import RlData
 from lever_pipe.experiment.selections import BASELINES, Baselines
@@ -46,11 +45,10 @@ class EvaluatedCell(Section):
     """Most prompts that the LVLM answers before the policy can select."""
 
 
-@identity_of("compare_cells", section="evaluation")
 class CompareCellsConfig(Section):
-    evaluated: Annotated[tuple[EvaluatedCell, ...], Planned("evaluated_cells")]
+    evaluated: tuple[EvaluatedCell, ...]
     """One for each of the `per_question`."""
-    reference: Annotated[str, Setting("grid.reference")]
+    reference: str
     samples: Counts
     shots: Counts
     seed: Seed
@@ -67,15 +65,14 @@ class MissingCell(Section):
     why: str
 
 
-@identity_of("build_grid", section="evaluation")
 class BuildGridConfig(Section):
-    title: Annotated[str, Setting("report.title")]
+    title: str
     samples: Counts
     shots: Counts
-    missing: Annotated[tuple[MissingCell, ...], Planned("missing_cells")]
-    models: Annotated[dict[str, str], Planned("grid_models")]
+    missing: tuple[MissingCell, ...]
+    models: dict[str, str]
     """LVLM of the grid -> its model."""
-    data: Annotated[dict[str, str], Planned("grid_data")]
+    data: dict[str, str]
     """Data set of the grid -> its name on the page."""
 
 

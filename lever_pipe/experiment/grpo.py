@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from lever_pipe.base.sections import KlBeta, Problem, Section, at_most, rule
-from lever_pipe.experiment.identities import Wildcard, identity_of
 from lever_pipe.experiment.reward import Reward
 from lever_pipe.experiment.selector import TrainingFromBaseConfig
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR
 
 
 class AdaptiveKl(Section):
@@ -57,7 +53,6 @@ class Grpo(Section):
     """null keeps KL_BETA fixed; `{}` adapts it with the published window."""
 
 
-@identity_of("train_grpo_epoch", *SELECTOR, section=OF_PRESET)
 class TrainGrpoEpochConfig(TrainingFromBaseConfig):
     grpo: Grpo
-    kl_beta: Annotated[KlBeta, Wildcard("beta")]
+    kl_beta: KlBeta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,9 +12,8 @@ from lever_pipe.base.sections import FilePath, Problem, Section, at_most, one_of
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, AgentRun
 from lever_pipe.experiment.agent_model import TINY, WORDS, AgentModel
 from lever_pipe.experiment.agent_tasks import WRITTEN_TASKS, Tasks
-from lever_pipe.experiment.agent_training import ARMS, START_ARM, AgentArm, AgentGrpo, OneArm, _document_arm
+from lever_pipe.experiment.agent_training import ARMS, START_ARM, AgentArm, AgentGrpo, _document_arm
 from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
-from lever_pipe.experiment.identities import Setting, identity_of
 from lever_pipe.experiment.served_agents import ServedAgent
 from lever_pipe.experiment.sweeps import Sweep, swept
 from lever_pipe.experiment.warm_start import WarmStart
@@ -155,22 +154,20 @@ class Intention(Section):
         return at_most(("grpo", "prompts"), self.grpo.prompts, bound, most, "Lower it or raise n_train.")
 
 
-@identity_of("render_verl", section="intention")
 class RenderVerlConfig(Section):
-    arm: OneArm
+    arm: AgentArm
     grpo: AgentGrpo
     model: AgentModel
     environment: Environment
     simulator: Simulator
     evaluation: AgentEvaluation
-    n_gpus: Annotated[int, Setting("intention.verl.n_gpus")]
-    version: Annotated[str, Setting("intention.verl.version")]
-
-
-@identity_of("convert_verl", section="intention.verl")
-class ConvertVerlConfig(AgentRun):
-    planned_steps: Annotated[int, Setting("intention.grpo.steps")]
     n_gpus: int
-    n_tasks: Annotated[int, Setting("intention.verl.n_val")]
+    version: str
+
+
+class ConvertVerlConfig(AgentRun):
+    planned_steps: int
+    n_gpus: int
+    n_tasks: int
     """Tasks of a validation."""
     version: str

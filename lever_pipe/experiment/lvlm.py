@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Counts, Distinct, FilePath, Names, Problem, Section, has_fields, rule
-from lever_pipe.experiment.identities import Planned, identity_of
 from lever_pipe.experiment.job_runtime import LvlmExecution
-from lever_pipe.experiment.shared_fields import MostShots, References
 
 LVLM = "lvlms.{lvlm.engine}"
 AUTO = "auto"
@@ -81,24 +80,21 @@ class LvlmConfig(AnswerSettings):
     model_identity: str
 
 
-OfLvlm = Annotated[LvlmConfig, Planned("lvlm")]
-
-
-@identity_of("answer_prompts", LVLM, section="evaluation")
 class AnswerPromptsConfig(Section):
-    lvlm: OfLvlm
+    PLUGINS = (LVLM,)
+    lvlm: LvlmConfig
     shots: Counts
 
 
-@identity_of("answer_controls", LVLM, section="evaluation")
 class AnswerControlsConfig(Section):
-    normalise_references: References = "when_they_disagree"
-    lvlm: OfLvlm
-    policies: Annotated[Names, Planned("controlled")]
+    PLUGINS = (LVLM,)
+    normalise_references: Normalisation = "when_they_disagree"
+    lvlm: LvlmConfig
+    policies: Names
     """One for each of the `selections`."""
-    questions: Annotated[int, Planned("most_samples")]
+    questions: int
     """Number of questions: the first ones."""
-    shots: MostShots
+    shots: int
 
 
 class LvlmSettings(AnswerSettings, LvlmExecution):

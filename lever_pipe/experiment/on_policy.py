@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.records import KlForm
+from lever_pipe.base.records import KlForm, Normalisation
 from lever_pipe.base.sections import KlBeta, Problem, Rising, Section, Share, rule
-from lever_pipe.experiment.identities import Planned, Wildcard, identity_of
-from lever_pipe.experiment.lvlm import LVLM, OfLvlm
+from lever_pipe.experiment.lvlm import LVLM, LvlmConfig
 from lever_pipe.experiment.reward import Reward
-from lever_pipe.experiment.selector import TrainingFromBaseConfig
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR, References
+from lever_pipe.experiment.selector import SELECTOR, TrainingFromBaseConfig
 
 AdvantageName = Literal["standardised", "centred", "leave_one_out", "batch"]
 
@@ -67,11 +65,11 @@ class OnPolicy(Section):
             yield ("group",), f"{bound}, got {self.group}. Raise it, or write advantages: batch."
 
 
-@identity_of("train_on_policy_epoch", LVLM, *SELECTOR, section=OF_PRESET)
 class TrainOnPolicyEpochConfig(TrainingFromBaseConfig):
-    normalise_references: References = "when_they_disagree"
-    objective: Annotated[Literal["on_policy", "reinforce"], Wildcard("objective")]
+    PLUGINS = (LVLM, *SELECTOR)
+    normalise_references: Normalisation = "when_they_disagree"
+    objective: Literal["on_policy", "reinforce"]
     """GRPO, or the plain score-function estimator with a baseline."""
-    lvlm: OfLvlm
-    on_policy: Annotated[OnPolicy, Planned("on_policy_settings")]
-    kl_beta: Annotated[KlBeta, Wildcard("beta")]
+    lvlm: LvlmConfig
+    on_policy: OnPolicy
+    kl_beta: KlBeta

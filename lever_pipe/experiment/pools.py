@@ -7,10 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
+from lever_pipe.base.records import Normalisation, Split
 from lever_pipe.base.sections import Section, Seed
 from lever_pipe.experiment.examples import EncoderSettings
-from lever_pipe.experiment.identities import Setting, identity_of
-from lever_pipe.experiment.shared_fields import OfSplit, References
 
 
 class Pools(Section):
@@ -27,14 +26,13 @@ class Pools(Section):
     """Never offer an example of the query's own image."""
 
 
-@identity_of("sample_pools", "lever.samplers.{pools.sampler}")
 class SamplePoolsConfig(Section):
-    split: OfSplit
-    pools: Annotated[Pools, Setting("pools")]
-    n_rl_queries: Annotated[int, Setting("rl_data.n_queries")]
-    rl_seed: Annotated[Seed, Setting("rl_data.seed")]
+    PLUGINS = ("lever.samplers.{pools.sampler}",)
+    split: Split
+    pools: Pools
+    n_rl_queries: int
+    rl_seed: Seed
 
 
-@identity_of("measure_pools", section="evaluation")
 class MeasurePoolsConfig(Section):
-    normalise_references: References = "when_they_disagree"
+    normalise_references: Normalisation = "when_they_disagree"

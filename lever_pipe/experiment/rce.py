@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from lever_pipe.base.sections import Section, Share
-from lever_pipe.experiment.identities import Planned, identity_of
 from lever_pipe.experiment.reward import Reward
 from lever_pipe.experiment.selector import TrainingConfig, TrainingFromBaseConfig
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR
 
 
 class Rce(Section):
@@ -30,7 +26,6 @@ class Rce(Section):
     """Whether to weight a query by its reward range, so that uniform groups are not imitated."""
 
 
-@identity_of("train_rce_epoch", *SELECTOR, section=OF_PRESET)
 class TrainRceEpochConfig(TrainingConfig):
     rce: Rce
     rce_from_sft_epoch: int = 0
@@ -44,6 +39,5 @@ class ContinuedRce(Rce):
     freeze_projections: bool
 
 
-@identity_of("train_continued_epoch", *SELECTOR, section=OF_PRESET)
 class TrainContinuedEpochConfig(TrainingFromBaseConfig):
-    continued: Annotated[ContinuedRce, Planned("continued_rce")]
+    continued: ContinuedRce

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -11,11 +11,9 @@ from lever_pipe.experiment.agent_results import ComparedArms
 from lever_pipe.experiment.agent_training import AgentGrpo
 from lever_pipe.experiment.arms import ArmSettings, Preset
 from lever_pipe.experiment.emulation import Emulate
-from lever_pipe.experiment.identities import Planned, Setting, identity_of
-from lever_pipe.experiment.shared_fields import MainPreset
 from lever_pipe.experiment.sweeps import Sweeps
 
-Guard = Annotated[Literal["footnote", "strict"], Setting("report.guard")]
+Guard = Literal["footnote", "strict"]
 
 
 class ShownStudy(Section):
@@ -40,13 +38,12 @@ class ShownAgents(ComparedArms):
     """The tiny agent of another run that all arms start from, and its digest; absent if they have a warm start."""
 
 
-@identity_of("plot_figures")
 class PlotFiguresConfig(Section):
-    studies: Annotated[tuple[ShownStudy, ...], Planned("studies")]
-    main_preset: MainPreset
-    arms: Annotated[tuple[ArmSettings, ...], Setting("written_arms")] = ()
+    studies: tuple[ShownStudy, ...]
+    main_preset: str
+    arms: tuple[ArmSettings, ...] = ()
     sweeps: Sweeps = ()
-    agents: Annotated[ShownAgents | None, Planned("shown_agents")] = None
+    agents: ShownAgents | None = None
     """None if the configuration has no run of study `intention`."""
 
 
@@ -54,12 +51,11 @@ class ReportedRun(PlotFiguresConfig):
     """Values that tables and sentences need to describe the run."""
 
     guard: Guard = "footnote"
-    presets: Annotated[dict[str, Preset], Planned("shown_presets")] = Field({})
+    presets: dict[str, Preset] = Field({})
     """Presets of the arms."""
-    emulate: Annotated[Emulate | None, Planned("emulate")] = None
+    emulate: Emulate | None = None
 
 
-@identity_of("build_report", section="report")
 class BuildReportConfig(ReportedRun):
     title: str
     language: Literal["en", "zh"] = "en"

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.sections import Counts, Section
-from lever_pipe.experiment.identities import Planned, identity_of
 
 RewardModeName = Literal[
     "hard_plus_soft",
@@ -44,16 +43,14 @@ class Reward(Section):
     """Whether a wrong answer counts 0 or -1, in mode `legacy` only."""
 
 
-@identity_of("reward_groups")
 class RewardGroupsConfig(Section):
-    reward: Annotated[Reward, Planned("reward")]
+    reward: Reward
 
 
-@identity_of("measure_rewards", section="presets.{arms[0].preset}.grpo")
 class MeasureRewardsConfig(Section):
-    rewards: Annotated[tuple[Reward, ...], Planned("rewards")]
+    rewards: tuple[Reward, ...]
     """Reward functions that the stage applies to the groups."""
-    selected: Annotated[Counts, Planned("selected")]
+    selected: Counts
     """Values of top k in the offline objective."""
     z_clamp: float
     advantage_std_floor: float

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Distinct, FilePath, Problem, Section, Seed, Share, at_most, rule
-from lever_pipe.experiment.identities import Planned, Setting, Wildcard, identity_of
-from lever_pipe.experiment.lvlm import LVLM, OfLvlm
-from lever_pipe.experiment.shared_fields import References
+from lever_pipe.experiment.lvlm import LVLM, LvlmConfig
 
 
 class ProposalSettings(Section):
@@ -35,16 +34,15 @@ class ProposalSettings(Section):
         return self.n_beams + samples + self.n_retrieval + self.n_random
 
 
-@identity_of("propose_trajectories", section="rl_data")
 class ProposeTrajectoriesConfig(ProposalSettings):
     """Identity of `propose_trajectories`."""
 
 
-@identity_of("generate_rl_data", LVLM, section="rl_data")
 class GenerateRlDataConfig(Section):
-    normalise_references: References = "when_they_disagree"
-    lvlm: OfLvlm
-    shard: Annotated[int, Wildcard("shard")]
+    PLUGINS = (LVLM,)
+    normalise_references: Normalisation = "when_they_disagree"
+    lvlm: LvlmConfig
+    shard: int
     n_shards: int
     shots: int
     diversity_budget: int
@@ -62,7 +60,6 @@ class Balance(Section):
         return at_most(("low",), self.low, "high", self.high, "Exchange or change them.")
 
 
-@identity_of("merge_rl_data", section="rl_data")
 class MergeRlDataConfig(Section):
     balance: Balance | None = None
 
@@ -70,16 +67,15 @@ class MergeRlDataConfig(Section):
 ImportFormat = Literal["a", "g"]
 
 
-@identity_of("import_rl_data", section="rl_data")
 class ImportRlDataConfig(Section):
-    balance: Annotated[Balance | None, Planned("balance_of_import")] = None
+    balance: Balance | None = None
     """None if the LVLM scores again: `merge_rl_data` then balances by the new scores."""
 
     import_format: ImportFormat
-    pool_size: Annotated[int, Setting("pools.size")]
+    pool_size: int
     """K, the size of each pool."""
-    pool_seed: Annotated[Seed, Setting("pools.seed")]
-    exclude_same_image: Annotated[bool, Setting("pools.exclude_same_image")]
+    pool_seed: Seed
+    exclude_same_image: bool
 
 
 class RlData(ProposalSettings):

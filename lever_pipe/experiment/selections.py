@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
+from lever_pipe.base.records import Normalisation
 from lever_pipe.base.sections import Section, Seed
-from lever_pipe.experiment.identities import Planned, Wildcard, identity_of
-from lever_pipe.experiment.selector import Selector
-from lever_pipe.experiment.shared_fields import SELECTOR, MostShots, References
+from lever_pipe.experiment.selector import SELECTOR, Selector
 
 
-@identity_of("select_demonstrations", *SELECTOR)
 class SelectDemonstrationsConfig(Section):
-    selector: Annotated[Selector, Planned("selector")]
-    shots: MostShots
+    PLUGINS = SELECTOR
+    selector: Selector
+    shots: int
 
 
-@identity_of("select_baseline", section="baselines")
 class SelectBaselineConfig(Section):
-    normalise_references: References = "when_they_disagree"
-    baseline: Annotated[str, Wildcard("baseline")]
-    shots: MostShots
+    normalise_references: Normalisation = "when_they_disagree"
+    baseline: str
+    shots: int
     seed: Seed
 
 
-@identity_of("select_own")
 class SelectOwnConfig(Section):
-    own: Annotated[str, Wildcard("own")]
-    module: Annotated[str, Planned("own_module")]
+    own: str
+    module: str
     """Plugin of `lever/policies` that selects; empty if a file contains the selections."""
-    shots: MostShots
+    shots: int
 
 
-@identity_of("emulate_first_items", *SELECTOR)
 class EmulateFirstItemsConfig(SelectDemonstrationsConfig):
-    items: Annotated[int, Wildcard("offered")]
+    items: int
     """Size of the common pool, the first train items, that replaces each query's pool."""
 
 

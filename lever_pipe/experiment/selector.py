@@ -9,9 +9,9 @@ from pydantic import Field
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import PolicyRef
-from lever_pipe.base.sections import Epoch, Problem, Section, dividing, rule
-from lever_pipe.experiment.identities import Wildcard, identity_of
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR, OfEpoch, OfSeed
+from lever_pipe.base.sections import Epoch, Problem, Section, Seed, dividing, rule
+
+SELECTOR: tuple[str, ...] = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
 
 
 class Selector(Section):
@@ -42,11 +42,11 @@ class Selector(Section):
         return dividing(("heads",), self.heads, "width", self.width)
 
 
-@identity_of("initialise_selector", *SELECTOR, section=OF_PRESET)
 class InitialiseSelectorConfig(Section):
-    preset: Annotated[str, Wildcard("preset")]
+    PLUGINS = SELECTOR
+    preset: str
     selector: Selector
-    seed: OfSeed
+    seed: Seed
 
 
 class TrainingConfig(InitialiseSelectorConfig):
@@ -54,7 +54,7 @@ class TrainingConfig(InitialiseSelectorConfig):
 
     train_share: float
     max_gradient_norm: float
-    epoch: OfEpoch
+    epoch: Epoch
 
     def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyRef:
         """Return the policy of this epoch; `kind` is a key of `policy_names.TRAINED`."""
@@ -65,4 +65,4 @@ class TrainingConfig(InitialiseSelectorConfig):
 class TrainingFromBaseConfig(TrainingConfig):
     """Common identity of epochs in runs that start from an RCE epoch."""
 
-    base_rce_epoch: Annotated[Epoch, Wildcard("base")]
+    base_rce_epoch: Epoch

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from lever_pipe.base.sections import ArmName, Distinct, Section
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluationMode
 from lever_pipe.experiment.environment import SIMULATOR, Environment, Simulator
-from lever_pipe.experiment.identities import Planned, identity_of
 
 
 class ServedAgent(Section):
@@ -26,10 +25,10 @@ class ServedAgent(Section):
     """null omits it from requests in both decodings: some models accept only their own."""
 
 
-@identity_of("evaluate_served", SIMULATOR, section="intention")
 class EvaluateServedConfig(Section):
-    agent: Annotated[ServedAgent, Planned("served_agent")]
-    temperature: Annotated[float, Planned("temperature_of_served")]
+    PLUGINS = (SIMULATOR,)
+    agent: ServedAgent
+    temperature: float
     environment: Environment
     simulator: Simulator
-    evaluation: Annotated[AgentEvaluation, Planned("evaluation_of_served")]
+    evaluation: AgentEvaluation

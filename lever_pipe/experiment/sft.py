@@ -7,9 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Section, Share
-from lever_pipe.experiment.identities import identity_of
 from lever_pipe.experiment.selector import TrainingConfig
-from lever_pipe.experiment.shared_fields import OF_PRESET, SELECTOR
 
 
 class Sft(Section):
@@ -32,6 +30,5 @@ class Sft(Section):
     """Temperature of these weights; `beams` only."""
 
 
-@identity_of("train_sft_epoch", *SELECTOR, section=OF_PRESET)
 class TrainSftEpochConfig(TrainingConfig):
     sft: Sft

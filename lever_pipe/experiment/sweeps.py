@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lever_pipe.base.sections import Problem, Section, rule
-from lever_pipe.experiment.identities import Setting
 
 MOST_CELLS = 256  # of one sweep
 
@@ -57,4 +56,4 @@ class Sweep(Section):
             yield ("cells",), "must be left out, as they are filled, got others. Drop them."
 
 
-Sweeps = Annotated[tuple[Sweep, ...], Setting("sweeps"), Field(exclude_if=not_)]
+Sweeps = Annotated[tuple[Sweep, ...], Field(exclude_if=not_)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from lever_pipe.base.sections import Section, Seed
-from lever_pipe.experiment.agent_model import CODEC, OfPolicy
+from lever_pipe.experiment.agent_model import CODEC, PolicyConfig
 from lever_pipe.experiment.environment import Environment
-from lever_pipe.experiment.identities import identity_of
 
 
 class WarmStart(Section):
@@ -29,8 +28,8 @@ class WarmStart(Section):
     """Dialogues of a backward pass when warming up a model folder; None uses the folder without a warm start."""
 
 
-@identity_of("warm_start_agent", CODEC, section="intention")
 class WarmStartAgentConfig(Section):
-    policy: OfPolicy
+    PLUGINS = (CODEC,)
+    policy: PolicyConfig
     warm_start: WarmStart
     environment: Environment

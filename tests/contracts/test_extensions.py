@@ -22,6 +22,7 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.plugins import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
 from lever_pipe.experiment.examples import PrepareExamplesConfig
+from lever_pipe.experiment.identities import config_of, plugins_of
 from lever_pipe.experiment.pools import Pools, SamplePoolsConfig
 from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -168,7 +169,7 @@ def test_a_reward_is_one_function(plugin_folder: Path, tmp_path: Path) -> None:
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
     experiment = configured(presets={"world": chosen, "published": {}})
     assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
-    assert "lever.rewards.mine" in plan.plugins_of(plan.stage_config(experiment, "measure_rewards", {}))
+    assert "lever.rewards.mine" in plugins_of(config_of(experiment, "measure_rewards", {}))
     queries = [example(i, answer="a") for i in range(2)]
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
     storage.write_rows(tmp_path / "rl_data", groups)

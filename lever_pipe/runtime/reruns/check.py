@@ -35,9 +35,9 @@ from lever_pipe.base.artefacts import Artefact, Call, absolute, flat, read_artef
 from lever_pipe.base.contents import UNREADABLE, Digests
 from lever_pipe.base.errors import RecordError, first
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.identities import IDENTITIES
+from lever_pipe.experiment import identities
 from lever_pipe.experiment.manifests import flat as by_name
-from lever_pipe.runtime import plan, snapshot
+from lever_pipe.runtime import snapshot
 from lever_pipe.runtime.reruns import own_images
 from lever_pipe.runtime.reruns.manifest import Differences, code_differences, state_of
 from lever_pipe.runtime.snakemake_adapter import Job, call_of, has_manifest
@@ -198,9 +198,8 @@ def _installed() -> dict[str, str]:
 
 def plugins_of(stage: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the modules that a stage's config selects by name; none for a stage of another package version."""
-    identity = IDENTITIES.get(stage)
-    with suppress(ValueError):  # pydantic: the config was written by another version of this package
-        return plan.plugins_of(identity.config.model_validate(config)) if identity else ()
+    with suppress(KeyError, ValueError):  # ValueError: pydantic's, as the config is of another version of this package
+        return identities.plugins_of(identities.model_of(stage).model_validate(config))
     return ()
 
 

@@ -14,8 +14,8 @@ import pytest
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.records import Manifest
 from lever_pipe.commands import why_tool
+from lever_pipe.experiment.identities import config_of, plugins_of
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
 from lever_pipe.runtime.reruns import check, manifest, why
 from lever_pipe.runtime.reruns.check import Reason
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
@@ -179,9 +179,9 @@ class TestCode:
     def test_plugins_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
-            config = plan.stage_config(experiment, stage, {"batch": "baseline", "split": "eval"})
+            config = config_of(experiment, stage, {"batch": "baseline", "split": "eval"})
             found = check.plugins_of(stage, config.model_dump(mode="json"))
-            assert found == plan.plugins_of(config) != ()
+            assert found == plugins_of(config) != ()
         assert check.plugins_of("no_such_stage", {}) == ()
 
 
