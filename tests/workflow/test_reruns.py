@@ -107,7 +107,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
             (SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
             (SMOKE, "n_random_subsets: 3", "n_random_subsets: 4"),
         ),
-        {"train_grpo_epoch": 2, "select_demonstrations": 2, **ANSWERED, "score_answers": SCORED, "score_emulation": 1},
+        {"train_grpo_epoch": 2, "select_demonstrations": 2, **AFTER_ANSWERS, "score_answers": SCORED},
     ),
     "a sweep runs the jobs of its cell: the runs of a whole arm of selectors, and one of the agent": (
         (
