@@ -107,7 +107,12 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
             (SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
             (SMOKE, "n_random_subsets: 3", "n_random_subsets: 4"),
         ),
-        {"train_grpo_epoch": 2, "select_demonstrations": 2, **AFTER_ANSWERS, "score_answers": SCORED},
+        {
+            **dict.fromkeys(("train_grpo_epoch", "select_demonstrations"), 2),
+            **AFTER_ANSWERS,
+            "score_answers": SCORED,
+            "measure_pools": 1,
+        },
     ),
     "a sweep runs the jobs of its cell: the runs of a whole arm of selectors, and one of the agent": (
         (
@@ -151,8 +156,8 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
         (("lever_pipe/lvlms/qwen2_5_vl.py", 'BEGIN = "<|im_start|>', 'BEGIN = "<|im_start|>the '),),
         BELOW_RL_DATA
         | {
-            **dict.fromkeys(("generate_rl_data", "answer_prompts"), 2),
-            **dict.fromkeys(("merge_rl_data", "search_beams", "train_sft_epoch"), 1),
+            **dict.fromkeys(("merge_rl_data", "search_beams", "train_sft_epoch", "measure_pools"), 1),
+            "generate_rl_data": 2,
             "answer_prompts": 3,
             "score_answers": SCORED,
             "select_demonstrations": SEED_EVALUATED,
