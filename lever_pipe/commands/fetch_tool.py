@@ -23,6 +23,7 @@ from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defin
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError, MachineError, ServerError
+from lever_pipe.base.process_environment import nearest_existing
 from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.checks import local_checks
@@ -136,10 +137,9 @@ def _require_place(model: LoadedModel, folder: Path, repository: str) -> None:
 
 
 def _require_room(folder: Path, size: int) -> None:
-    location = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     # Files of an interrupted download need no more space.
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    free = shutil.disk_usage(location).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     if size - present > free:
         found = f"{free / 10**9:.1f} GB"
         raise MachineError(f"{folder}: expected {size / 10**9:.1f} GB free", found=found, do="Free disk space.")

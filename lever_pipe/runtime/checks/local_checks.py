@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from lever_pipe.base import model_folders
 from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.process_environment import nearest_existing
 from lever_pipe.base.sections import dotted
 from lever_pipe.experiment.data import Data
 from lever_pipe.experiment.plans import agents, models
@@ -190,7 +191,7 @@ def disks(*folders: Path, ledger: Path | None = None) -> Iterator[Outcome]:
     """Check that each file system is writable and has space; for the ledger's, lack of space is only a warning."""
     seen = set()
     for folder in (*folders, *([ledger] if ledger else [])):
-        location = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        location = nearest_existing(folder)
         if (device := (location.stat().st_dev, os.access(location, os.W_OK))) in seen:
             continue
         seen.add(device)  # one outcome per disk
