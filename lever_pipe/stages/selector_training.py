@@ -15,7 +15,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
+from lever_pipe.base.records import EpochMetrics, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.distil import TrainDistilEpochConfig
@@ -67,8 +67,8 @@ def initialise_selector(
     # Every epoch loads an optimizer state, the first one too; training starts from zeros.
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
-    ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
-    row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
+    policy = PolicyName(kind="init", preset=config.preset, seed=config.seed)
+    row = EpochMetrics(policy=policy, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
     return row
 

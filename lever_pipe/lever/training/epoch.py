@@ -13,7 +13,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, read_table
 from lever_pipe.lever.selector.network import PointerSelector, architecture_of, load_selector, save_selector
@@ -99,7 +100,7 @@ class SelectorEpoch:
             yield torch_generator(config.seed, objective, config.epoch)
 
     def finish(
-        self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
+        self, policy: PolicyName, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
     ) -> EpochMetrics:
         """Write the epoch's three files and return the metrics of its steps, followed by `more`.
 

@@ -14,7 +14,6 @@ from snakemake.utils import update_config
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import stages as all_stages
-from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.configuration import read_file
 from lever_pipe.experiment.emulation import EMULATED_ARMS as ARMS
 from lever_pipe.experiment.identities import config_of, plugins_of
@@ -151,8 +150,8 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
 def test_every_policy_name_is_read_back() -> None:
     given = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
     names = [*policies.evaluated(given), *policies.trained(given)]
-    assert [PolicyRef.of(name).name for name in names] == names
-    refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
+    assert [str(PolicyName.parse(name)) for name in names] == names
+    refs = {(name.phase, name.mode) for name in map(PolicyName.parse, names)}
     on_policy_refs = {("grpo", "on_policy"), ("reinforce", "on_policy")}
     assert refs == {("baseline", ""), ("rce", ""), ("grpo", "offline"), ("distil", "")} | on_policy_refs
 
@@ -182,8 +181,8 @@ def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
     long, names = policies.long_runs(given.arms[0]), policies.evaluated(given)
     assert len(long) == 2 * 1 * 2 * 3  # bases, betas, seeds, epochs
     shared = [name for name in long if name in names]
-    assert {PolicyRef.of(name).epoch for name in shared} == {1, 2}
-    assert {PolicyRef.of(name).seed for name in shared} == {0}
+    assert {PolicyName.parse(name).epoch for name in shared} == {1, 2}
+    assert {PolicyName.parse(name).seed for name in shared} == {0}
     trained = policies.trained(given)
     assert len(trained) == len(set(trained))
     assert set(long) <= set(trained)
@@ -369,7 +368,7 @@ def test_extra_objectives_and_their_absence() -> None:
         assert {name.split("/")[1] for name in policies.on_policy_policies(given.arms[0], 1)} == runs
     without = small(arms=[SMALL_ARM])
     assert policies.on_policy_policies(without.arms[0], 1) == policies.stepped(without) == []
-    assert {ref.mode for ref in map(PolicyRef.of, policies.trained(without))} == {"", "offline"}
+    assert {name.mode for name in map(PolicyName.parse, policies.trained(without))} == {"", "offline"}
     with_runs = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
     others = [
         name for name in policies.trained(with_runs) if name not in policies.on_policy_policies(with_runs.arms[0], 1)
