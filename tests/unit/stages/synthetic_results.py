@@ -292,12 +292,12 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
     return rows
 
 
-def write_facts(folder: Path) -> dict[str, Path]:
+def write_facts(folder: Path) -> list[Path]:
     """Write the earlier stages' summaries of data and pools; return the files."""
     contents = {
-        "examples_summary": {"eval_questions": 800, "train_questions": 2000},
-        "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
+        folder / "eval.summary.json": {"eval_questions": 800, "train_questions": 2000},
+        folder / "bound.json": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
     }
-    for name, content in contents.items():
-        storage.write_json(folder / f"{name}.json", content)
-    return {name: folder / f"{name}.json" for name in contents}
+    for path, content in contents.items():
+        storage.write_json(path, content)
+    return list(contents)
