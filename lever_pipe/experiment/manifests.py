@@ -104,9 +104,9 @@ def start_model(files: Files) -> Path | None:
     return start[0] if isinstance(start, tuple) and len(start) == 1 and start[0].is_dir() else None
 
 
-def files_of(files: Any) -> dict[str, Path | tuple[Path, ...]]:
-    """Convert a job's or rule's files from Snakemake's list types to paths."""
-    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in files.items()}
+def files_of(files: Any, folder: Path = Path()) -> dict[str, Path | tuple[Path, ...]]:
+    """Convert a job's or rule's files from Snakemake's list types to paths below a folder."""
+    return {n: folder / of if isinstance(of, str) else tuple(folder / path for path in of) for n, of in files.items()}
 
 
 def flat(files: Files) -> dict[str, Path]:

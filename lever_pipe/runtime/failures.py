@@ -20,8 +20,8 @@ from typing import Any
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from lever_pipe.base.errors import counted
 from lever_pipe.experiment.plans import grid
-from lever_pipe.runtime.rerun.why_names import counted
 
 WIDTH, INDENT = 120, "    "
 DISPLAY_LIMIT, LINES = 20, 3

@@ -24,7 +24,7 @@ from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.lvlms.asking.prompts import of_system
 from lever_pipe.runtime import gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok, problem, refused, warning
-from lever_pipe.runtime.rerun import own_images
+from lever_pipe.runtime.reruns import own_images
 from lever_pipe.runtime.sizing import LoadedModel
 
 AGENT = "intention.model.folder"

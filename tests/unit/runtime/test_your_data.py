@@ -30,7 +30,7 @@ from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome
-from lever_pipe.runtime.rerun import own_images
+from lever_pipe.runtime.reruns import own_images
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")

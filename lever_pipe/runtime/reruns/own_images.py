@@ -15,11 +15,10 @@ from pathlib import Path
 
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
+from lever_pipe.base.errors import first
 from lever_pipe.base.records import Example
 from lever_pipe.experiment.data import Data
 from lever_pipe.lever.datasets import _splits
-from lever_pipe.runtime.rerun.decision import content_of
-from lever_pipe.runtime.rerun.why_names import first
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
 STAGE, LISTING, EXAMPLES = "prepare_examples", "image_listing", "examples"
@@ -97,7 +96,7 @@ def _digests_of(folder: Path, names: Sequence[str], digests: Digests) -> dict[st
     """Return the digests of images; write a line to the log from time to time."""
     found, due = dict[str, str](), time.monotonic() + SECONDS_BETWEEN_LINES
     for name in names:
-        digest = content_of(Path(os.path.join(folder, name)), digests)  # noqa: PTH118 - 80,000 times
+        digest = digests.find(Path(os.path.join(folder, name)))  # noqa: PTH118 - 80,000 times
         found[name] = MISSING if digest is None else digest or UNREADABLE
         if time.monotonic() > due:
             log.warning(f"{folder}: {len(found):,} of {len(names):,} images read for their digests")

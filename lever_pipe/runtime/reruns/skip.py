@@ -2,7 +2,7 @@
 
 Snakemake plans before the first job starts: if a job runs, all its dependents are planned, too. But a job that runs
 again may write the same bytes. So each planned job is checked again, in the main process, before its outputs are
-removed or it is submitted. If its artifact is complete (`decision.is_complete`), or the store has its outputs, the job
+removed or it is submitted. If its artifact is complete (`check.is_complete`), or the store has its outputs, the job
 counts as done. On a cluster, it is not queued. Forced jobs always run.
 """
 
@@ -20,15 +20,14 @@ from typing import Any
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from lever_pipe.base import contents, numerics, provenance, storage
+from lever_pipe.base.artefacts import MANIFEST, absolute
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import LeverPipeError
+from lever_pipe.base.errors import LeverPipeError, counted
 from lever_pipe.experiment.manifests import files_of, flat
 from lever_pipe.runtime import ownership
-from lever_pipe.runtime.rerun import decision
-from lever_pipe.runtime.rerun.artefacts import MANIFEST, absolute
-from lever_pipe.runtime.rerun.why_names import counted
+from lever_pipe.runtime.reruns import check
 from lever_pipe.runtime.slurm import squeue
-from lever_pipe.runtime.snakemake_adapter import Dag, Job, emit_plan, is_wanted
+from lever_pipe.runtime.snakemake_adapter import Dag, Job, call_of, emit_plan, has_manifest, is_wanted
 from lever_pipe.runtime.store import Store, Work, key_of
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -62,7 +61,7 @@ class Skipping:
         for path in map(Path, job.log):
             if path.is_symlink():  # Snakemake and the job would write to the link's target
                 path.unlink()
-        if job.is_group() or MANIFEST not in set(job.output.keys()):
+        if job.is_group() or not has_manifest(job):
             return False
         try:
             why = "" if is_wanted(job) else self._skip_reason(job)
@@ -83,9 +82,9 @@ class Skipping:
         planned = list(itertools.chain.from_iterable(dag.toposorted(set(dag.needrun_jobs()))))
         for job in planned:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
-            if not is_known or not decision.has_manifest(job):
+            if not is_known or not has_manifest(job):
                 running.add(job)
-            elif decision.is_complete(**decision.call_of(job), digests=digests):
+            elif check.is_complete(call_of(job), digests):
                 skipped[job] = UNCHANGED
             else:
                 key, _, outputs = self._key_of(job, digests)
@@ -103,8 +102,8 @@ class Skipping:
 
     def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
         """Return the key of a job's work, its inputs and its outputs; the key is empty if an input is missing."""
-        inputs, outputs = flat(files_of(job.input)), flat(files_of(job.output))
-        outputs.pop(MANIFEST)
+        call = call_of(job)
+        inputs, outputs = flat(call.inputs), flat(call.outputs)
         try:
             digests_of = {name: digests.of(path) for name, path in inputs.items()}
         except (LeverPipeError, OSError):
@@ -117,7 +116,7 @@ class Skipping:
 
     def _skip_reason(self, job: Job) -> str:
         manifest = Path(job.output[MANIFEST])
-        if decision.is_complete(**decision.call_of(job), digests=self._digests):
+        if check.is_complete(call_of(job), self._digests):
             _let_stand(job)
             return UNCHANGED
         # A job of a killed run may still write the outputs.
@@ -143,7 +142,7 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
     one's Snakemake would delete outputs that other jobs already read. So it waits for the process and the SLURM job of
     the first one.
     """
-    if job.is_group() or not decision.has_manifest(job):
+    if job.is_group() or not has_manifest(job):
         return False
     manifest = Path(job.output[MANIFEST])
     owner = ownership.owner_of(manifest)
@@ -153,7 +152,7 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
             pass
         while owner.job and squeue.state_of(owner.job) in MAY_WRITE:
             sleep(SECONDS_BETWEEN_POLLS)
-    is_complete = decision.is_from_this_plan(job)
+    is_complete = check.is_from_this_plan(job)
     if is_complete:
         log.warning(f"{job.rule.name}: made already by another job; nothing to do")
     return is_complete
