@@ -97,7 +97,7 @@ def jobs(given: Experiment, place: dict[str, str]) -> list[tuple[str, dict[str, 
         stage = f"train_{'on_policy' if name.mode == 'on_policy' else name.kind}_epoch"
         by_stage[stage].append({"objective": name.kind, **values_in(str(name))})
     batches = [*policies.batches(given), *(("own", "transfer", "first_items") if place else ("emulation",))]
-    by_stage |= dict.fromkeys(("answer_prompts", "score_answers"), [{"batch": batch} for batch in batches])
+    by_stage["answer_prompts"] = by_stage["score_answers"] = [{"batch": batch} for batch in batches]
     return [(stage, wild | place) for stage in stages() for wild in by_stage.get(stage, [{}])]
 
 
