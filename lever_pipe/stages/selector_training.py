@@ -41,7 +41,7 @@ from lever_pipe.lever.training.epoch import (
 )
 from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import on_policy_epoch, scored_by_lvlm
+from lever_pipe.lever.training.on_policy import EpochSettings, on_policy_epoch, scored_by_lvlm
 from lever_pipe.lever.training.supervised import rce_epoch, sft_epoch, targets_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
@@ -243,11 +243,8 @@ def train_on_policy_epoch(
         epoch.data.table,
         epoch.data.train,
         score_selections,
-        settings,
-        epoch=config.epoch,
-        kl_beta=config.kl_beta,
-        clips=config.objective == "on_policy",
-        generator=torch_generator(config.seed, "on policy", config.epoch),
+        EpochSettings(settings, config.epoch, config.kl_beta, clips=config.objective == "on_policy"),
+        torch_generator(config.seed, "on policy", config.epoch),
     )
     steps_done, sampled = list[StepMetrics](), list[SampledSelections]()
     n_queries = settings.queries_of(len(epoch.data.train))
