@@ -25,6 +25,9 @@ AnswerText = Literal["stemmed", "raw"]
 """Text of an annotator: the field `answer` or `raw_answer`."""
 KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
 """Form of KL(policy || reference) on samples of the policy: a loss with a gradient, or a part of the reward."""
+TrajectoryScore = Literal["sum", "mean", "r2g"]
+TurnCredit = Literal["equalized", "r2g", "em"]
+"""Scores of an episode and credits of its turns; see `losses.credit`."""
 Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
 """References that VQA accuracy normalizes; see `metrics.vqa_accuracy`."""
 
