@@ -14,7 +14,7 @@ from lever_pipe.base.artefacts import Artefact, read_artefact
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Cell, EpochMetrics, Manifest, RewardTies, StepMetrics
 from lever_pipe.experiment.collected import CollectLineageConfig, CollectResultsConfig
-from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.long_format import decimal, write_csv
@@ -43,32 +43,30 @@ def collect_results(
     rl_summary: Input,
     ties: Input,
     groups: Inputs,
-    scores: Output,
-    training: Output,
+    scores: Outputs,
+    training: Outputs,
     rl_data: Output,
-    arms: Output,
-    arms_training: Output,
     steps_csv: Output,
     ties_csv: Output,
     costs: Output,
     config: CollectResultsConfig,
 ) -> None:
-    """Write baselines and the main preset to `scores` and `training`, other presets to `arms*`, all to the others.
+    """Write the CSV files of all scores and training metrics.
 
-    `groups` belong to `config.presets`, in the same order.
+    `scores` and `training` are two files each: of baselines and the main preset, and of the other presets. `groups`
+    belong to `config.presets`, in the same order.
     """
     cell_rows = [row for path in cells for row in storage.read_rows(path, Cell)]
     metric_rows = [storage.read_row(path, EpochMetrics) for path in metrics]
     logged = [row for path in steps for row in storage.read_rows(path, StepMetrics)]
     presets = ("", config.main_preset)
     score_lines, training_lines = _score_lines(cell_rows), _training_lines(metric_rows)
-    for path, columns, lines, main in (
-        (scores, SCORES_COLUMNS, score_lines, True),
-        (arms, SCORES_COLUMNS, score_lines, False),
-        (training, TRAINING_COLUMNS, training_lines, True),
-        (arms_training, TRAINING_COLUMNS, training_lines, False),
+    for paths, columns, lines in (
+        (scores, SCORES_COLUMNS, score_lines),
+        (training, TRAINING_COLUMNS, training_lines),
     ):
-        write_csv(path, columns, [line for line in lines if (line[-1] in presets) == main])
+        for path, is_main in zip(paths, (True, False), strict=True):
+            write_csv(path, columns, [line for line in lines if (line[-1] in presets) == is_main])
     write_csv(steps_csv, STEPS_COLUMNS, _step_lines(logged))
     write_csv(rl_data, ("metric", "value"), _summary_lines(rl_summary))
     write_csv(costs, CostRow._fields, _cost_lines(metric_rows, groups, config))

@@ -18,11 +18,9 @@ rule collect_results:
         ties=f"{LEVER}/rl_data/ties.jsonl",
         groups=expand(join(LEVER, "preset~{preset}/groups.safetensors"), preset=PRESETS),
     output:
-        scores=f"{TABLES}/scores.csv",
-        training=f"{TABLES}/training.csv",
+        scores=[f"{TABLES}/scores.csv", f"{TABLES}/arms.csv"],
+        training=[f"{TABLES}/training.csv", f"{TABLES}/arms_training.csv"],
         rl_data=f"{TABLES}/rl_data.csv",
-        arms=f"{TABLES}/arms.csv",
-        arms_training=f"{TABLES}/arms_training.csv",
         steps_csv=f"{TABLES}/steps.csv",
         ties_csv=f"{TABLES}/ties.csv",
         costs=f"{TABLES}/costs.csv",

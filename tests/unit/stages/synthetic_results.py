@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -209,17 +210,19 @@ def _write_metrics(folder: Path, index: int, row: EpochMetrics) -> Path:
 def collect(folder: Path, size: Size) -> dict[str, Path]:
     """Run `collect_results` on synthetic files and return its outputs."""
     raw = write_raw(folder, size)
-    outputs = outputs_in(folder)
-    collect_results(
-        **raw,  # type: ignore[arg-type]
-        **outputs,
-        config=collect_config(size),
-    )
-    return outputs
+    collect_results(**raw, **parameters_in(folder), config=collect_config(size))  # type: ignore[arg-type]
+    return outputs_in(folder)
+
+
+def parameters_in(folder: Path) -> dict[str, Any]:
+    """Return the CSV files of `outputs_in` by parameter; those of other presets are second."""
+    files = outputs_in(folder)
+    second = {"scores": files.pop("arms"), "training": files.pop("arms_training")}
+    return {name: (path, second[name]) if name in second else path for name, path in files.items()}
 
 
 def outputs_in(folder: Path) -> dict[str, Path]:
-    """Return the CSV files that `collect_results` writes, by the names of its parameters."""
+    """Return the CSV files that `collect_results` writes."""
     names = ("scores", "training", "rl_data", "arms", "arms_training", "steps_csv", "ties_csv", "costs")
     return {name: folder / f"{name.removesuffix('_csv')}.csv" for name in names}
 

@@ -20,7 +20,7 @@ WITH_ON_POLICY = replace(synthetic.SMOKE, on_policy_betas=(0.12,))
 
 def collect(folder: Path, of: synthetic.Size | CollectResultsConfig, **inputs: Any) -> None:
     config = synthetic.collect_config(of) if isinstance(of, synthetic.Size) else of
-    collect_results(**inputs, **synthetic.outputs_in(folder), config=config)
+    collect_results(**inputs, **synthetic.parameters_in(folder), config=config)
 
 
 def read(path: Path) -> list[dict[str, str]]:
