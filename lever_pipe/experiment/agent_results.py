@@ -17,7 +17,7 @@ class CollectAgentsConfig(Section):
     runs: tuple[AgentRun, ...]
     """One for each file of every kind, in the same order."""
     served: tuple[ArmName, ...] = Field((), exclude_if=lambda names: not names)
-    """Served agents, one for each of the `served_evaluations`; absent if there are none."""
+    """Served agents, one for each of the `untrained_evaluations` after the start policy's; absent if there are none."""
 
 
 class CollectDialoguesConfig(Section):

@@ -7,14 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from lever_pipe.base.records import KlForm
+from lever_pipe.base.records import KlForm, TrajectoryScore, TurnCredit
 from lever_pipe.base.sections import ArmName, Distinct, Problem, Section, Seed, dividing, rule
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluationMode
 from lever_pipe.experiment.agent_model import CODEC, PolicyConfig
 from lever_pipe.experiment.environment import SIMULATOR, Environment, Simulator
 
-TrajectoryScore = Literal["sum", "mean", "r2g"]
-TurnCredit = Literal["equalized", "r2g", "em"]
 WEIGHTS = {"kl": "kl_coefficient", "entropy": "entropy_coefficient"}
 """Weighted terms of an arm's loss, and the training metric that records a scheduled weight."""
 SCHEDULES = ("schedule", *(f"{term}_schedule" for term in WEIGHTS))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.groups import BATCH, Groups, batches
+from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 
 

@@ -5,7 +5,7 @@ AGENT_TABLES = f"{AGENTS}/tables"
 IS_NATIVE = INTENTION.engine == "native"
 AGENT_RUNS = [agents.folder_of(run) for run in agents.runs(INTENTION)]
 PLAYED_RUNS = AGENT_RUNS if IS_NATIVE else []
-SERVED_AGENTS = [agent.name for agent in INTENTION.served]
+UNTRAINED = ["start", *(f"served~{agent.name}" for agent in INTENTION.served)] if IS_NATIVE else []
 WARM_START = f"{AGENTS}/warm_start/policy"
 CODEC = [f"{WARM_START}/{name}" for name in agents.codec_files(INTENTION)]
 START = [f"{WARM_START}/model.safetensors", f"{WARM_START}/config.json", *CODEC] if INTENTION.is_taught else []
@@ -231,10 +231,8 @@ rule collect_agents:
         manifests=expand(join(AGENTS, "{run}/run.json"), run=AGENT_RUNS),
         test_evaluations=expand(join(AGENTS, "{run}/test/evaluations.jsonl"), run=PLAYED_RUNS),
         test_episodes=expand(join(AGENTS, "{run}/test/episodes.jsonl"), run=PLAYED_RUNS),
-        start_evaluations=[f"{AGENTS}/start/evaluations.jsonl"] if IS_NATIVE else [],
-        start_episodes=[f"{AGENTS}/start/episodes.jsonl"] if IS_NATIVE else [],
-        served_evaluations=expand(join(AGENTS, "served~{name}/evaluations.jsonl"), name=SERVED_AGENTS),
-        served_episodes=expand(join(AGENTS, "served~{name}/episodes.jsonl"), name=SERVED_AGENTS),
+        untrained_evaluations=expand(join(AGENTS, "{name}/evaluations.jsonl"), name=UNTRAINED),
+        untrained_episodes=expand(join(AGENTS, "{name}/episodes.jsonl"), name=UNTRAINED),
     output:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",

@@ -9,11 +9,8 @@ from torch import Tensor
 
 from lever_pipe.base.records import Pool, Selection
 from lever_pipe.base.shapes import ShapeError, require_shapes
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Encoded, PointerSelector
-
-BATCH = 256
-"""Queries scored at one time. The last batch is filled up: with products of one shape, rounding is always the same."""
 
 Decode = Callable[[PointerSelector, Encoded, int], Tensor]
 """Maps a module, its encoded batch and a number of shots to pool positions `[B, S]`; K marks an early end."""

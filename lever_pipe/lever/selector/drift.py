@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.records import Pool
-from lever_pipe.lever.selector.decoding import BATCH, greedy
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
+from lever_pipe.lever.selector.decoding import greedy
+from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.losses.kl import kl_policy_to_reference
 from lever_pipe.losses.sequence import ended_selections, step_logits

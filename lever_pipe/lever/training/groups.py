@@ -15,9 +15,6 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajectory
 
-BATCH = 256
-"""Queries at one time outside training; results for a query do not depend on it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Groups:

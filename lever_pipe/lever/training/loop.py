@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.groups import BATCH, Groups
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
 

@@ -10,10 +10,9 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base import plugins
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.grid import GridSetting
-from lever_pipe.experiment.plans import data, grid, policies
+from lever_pipe.experiment.plans import grid, policies
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
@@ -58,33 +57,6 @@ def test_a_data_set_lies_over_the_experiments_own() -> None:
     assert given.grid.lvlms["greedy"].model == given.lvlm.model
 
 
-def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
-    names = grid.policies_at(experiment(), GridSetting("world", "uniform", "reader"))
-    trained = [name for name in names if name.startswith("preset~")]
-    assert trained == [
-        "preset~world/rce/seed~0/epoch~2",
-        *(
-            f"preset~world/on_policy/base~2/beta~{beta}/seed~0/epoch~3"
-            for beta in ("0", "0.12", "0.145", "0.15", "0.155", "0.18")
-        ),
-        *(f"preset~world/{kind}/seed~0/epoch~3" for kind in ("reinforce/base~2/beta~0", "distil/base~2")),
-        "preset~world/rce/seed~1/epoch~2",
-        "preset~published/rce/seed~0/epoch~1",
-        "preset~published/grpo/base~1/beta~0.1/seed~0/epoch~3",
-    ]
-    assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
-    assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
-    assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
-    assert "own/mine" not in grid.policies_at(experiment(), GridSetting("world_b", "uniform", "reader"))
-
-
-def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
-    for cell in grid.evaluated_cells(experiment()):
-        name = PolicyName.parse(cell.policy)
-        assert str(name) == cell.policy
-        assert name.batch in ("baseline", "own", "transfer", "first_items") or name.batch.startswith("preset~")
-
-
 def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
     why = "it costs more than it tells"
     left = experiment(exclude=[{"data": ["world_b"], "presets": ["published"], "why": why}])
@@ -119,15 +91,6 @@ def test_an_identity_holds_what_its_job_reads(stage: str, others: dict[str, str]
         if spec(given, stage, here, **others) != spec(given, stage, here._replace(**{axis: value}), **others)
     }
     assert changed == axes
-
-
-def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
-    more = experiment(samplers=["uniform", "mixture", "text_similarity"])
-    setting = GridSetting("world", "uniform", "reader")
-    for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
-        assert spec(experiment(), stage, setting, **others) == spec(more, stage, setting, **others)
-    before = set(map(str, grid.evaluated_cells(experiment())))
-    assert before < set(map(str, grid.evaluated_cells(more)))
 
 
 def test_the_documents_study_knows_nothing_of_the_grid() -> None:
@@ -166,30 +129,6 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
         assert prompts[there, "world"] - prompts[there, "balanced"] == fewer  # wherever it is evaluated
 
 
-def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
-    own = {"model": "resources/world/lvlm", "batch_size": 7}
-    given = parse_experiment({**shipped(), "pools": {**shipped()["pools"], "encoder": own}})
-    wildcards = {**grid.DOCUMENTS, "embedded": "pool_embeddings"}
-    assert data.encoder_of(given, wildcards).batch_size == 7
-    assert data.encoder_of(given, {**wildcards, "embedded": "embeddings"}) == given.encoder
-    both = [
-        plan.spec_of(given, "embed_examples", wildcards | {"embedded": of}) for of in ("embeddings", "pool_embeddings")
-    ]
-    assert both[0] != both[1]
-    assert data.encoder_of(parse_experiment(shipped()), wildcards) == given.encoder
-
-
-def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
-    given = experiment()
-    rl, preset = given.rl_data, given.presets["world"]
-    stored = rl.n_queries * (rl.n_beams + rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random)
-    assert grid.training_prompts(given, "baseline/oracle") == 0
-    assert grid.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
-    assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
-    sampled = 768 * preset.on_policy.group * 3
-    assert grid.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
-
-
 def test_a_setting_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
     given = experiment(exclude=[{"data": ["world_b"], "samplers": ["mixture"], "why": "too dear"}])
     settings = {(cell.data, cell.sampler, cell.lvlm) for cell in grid.evaluated_cells(given)}
@@ -211,39 +150,3 @@ def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting(
     own = grid.trained_at(given, grid.folders_of(here) | {"selected": trained[0]})
     assert own == (grid.folders_of(here), trained[0])
     assert not [name for name in grid.policies_at(experiment(), here._replace(lvlm="greedy")) if "from~world/" in name]
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"samplers": ["uniform", "text_similar"]}, r"samplers\[1\]: must be a module .* 'text_similarity'"),
-        ({"samplers": []}, "grid.samplers: must name at least one value"),
-        ({"reference": "worldly"}, "grid.reference: must be one of the arms' presets=.*'worldly'"),
-        ({"exclude": [{"samplers": ["mixtur"], "why": "x"}]}, r"exclude\[0\].samplers\[0\]: .*Did you mean 'mixture'"),
-        ({"data": {"world": {"reader": "okvqa2"}}}, r"grid.data.world.reader: must be a module .* 'okvqa'"),
-        ({"lvlms": {"reader": {"engine": "qwen"}}}, "grid.lvlms.reader.engine: must be a module of lever_pipe/lvlms"),
-        ({"data": {"world": {"rl_data": {"n_queries": 3000}}}}, "world.rl_data.n_queries: must be at most grid"),
-        ({"baselines": {"names": ["oracle"]}}, r"grid.baselines.names: must hold random"),
-        ({"policies": {"nobody": {}}}, r"grid.policies.nobody: must be a module lever/policies/nobody.py, got none"),
-        ({"data": {"world": {"world": {"n_train": 64}}}}, "must be below grid.data.world.world.n_train=64"),
-        ({"arms": [{"preset": "world", "base_rce_epochs": [1, 2]}]}, r"base_rce_epochs: must have at most 1 entry"),
-        ({"arms": [*GRID["arms"], GRID["arms"][0]]}, r"grid.arms\[2\].preset: must differ"),
-        (
-            {"policies": {"mine": {"selections": {"worlds": "f.csv"}}}},
-            "policies.mine.selections.worlds: must be one of grid.data",
-        ),
-        (
-            {"data": {"world": {"rl_data": {"n_shards": 5}}}},
-            "grid.data.world.rl_data.n_shards: must be that of the exp",
-        ),
-        ({"transfer": ["world_b", "wrld"]}, r"grid.transfer\[1\]: must be one of grid.data and grid.lvlms"),
-        (
-            {"transfer": ["world"], "lvlms": {"world": {}}},
-            "grid.transfer: must name a data set or an LVLM, got 'world', which both",
-        ),
-        ({"lvlm": {}}, "grid.lvlm: unknown key. Did you mean 'lvlms'"),
-    ],
-)
-def test_a_problem_names_its_key_and_the_remedy(changed: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        experiment(**{"transfer": [], "policies": {}, **changed})
