@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lever_pipe.world.forward import Turn
-from lever_pipe.world.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS, VOCABULARY
-from lever_pipe.world.training import ImageBank
+from lever_pipe.world.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS
+from tools.make_world.forward import Turn
+from tools.make_world.training import ImageBank
+from tools.make_world.vocabulary import VOCABULARY
 
 N_ANSWERS = 8  # of every knowledge relation
 ATTRIBUTE_INDEX = {name: i for i, name in enumerate(ATTRIBUTES)}
