@@ -10,7 +10,6 @@ a published number.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,16 +20,18 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from lever_pipe.base import contents, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import RecordError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime import grid_plan
+from lever_pipe.runtime.command_words import ConfiguredCommand
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import (
     MANIFEST,
@@ -106,25 +107,20 @@ class Traced(NamedTuple):
     steps: tuple[TracedJob, ...]
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the trace and return 0."""
-    parser = argparse.ArgumentParser(
-        prog="lever-pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
-    parser.add_argument("--results", type=Path, help="the results folder")
-    configuration.add_options(parser)
-    options = parser.parse_args(words[1:])
-    values = configured(vars(options)).values
-    results = options.results or Path(values.get("results", "results"))
-    traced = traced_back(options.what, results)
+@click.command(cls=ConfiguredCommand, help=__doc__)
+@click.argument("what")
+@click.option("--results", "folder", type=click.Path(path_type=Path), help="the results folder")
+def command(what: str, folder: Path | None, **words: Any) -> None:
+    """Print the trace."""
+    values = configured(words).values
+    results = folder or Path(values.get("results", "results"))
+    traced = traced_back(what, results)
     readers = [step for step in traced.steps if step.origin.stage == own_images.STAGE]
-    if readers and options.results is None:  # other results may belong to another configuration, with other images
+    if readers and folder is None:  # other results may belong to another configuration, with other images
         experiment = parse_experiment(values)
         for step in readers:
             step.images = _other_images(step, experiment)
-    sys.stdout.write(f"{options.what}\n{text(traced)}")
-    return 0
+    sys.stdout.write(f"{what}\n{text(traced)}")
 
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:

@@ -14,10 +14,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from lever_pipe.base import contents
 from lever_pipe.base.errors import ConfigError, UnknownNameError
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.runtime.command_words import SnakemakeCommand
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
 from lever_pipe.runtime.rerun.decision import check
 from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
@@ -25,12 +28,10 @@ from lever_pipe.runtime.rerun.why_names import DISPLAY_LIMIT, STUDIES, label
 from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the reasons and return 0."""
-    target, *rest = words[1:] or [""]
-    if target in ("-h", "--help"):
-        sys.stdout.write(__doc__ or "")
-        return 0
+@click.command(cls=SnakemakeCommand, help=__doc__)
+def command(words: tuple[str, ...]) -> None:
+    """Print the reasons."""
+    target, *rest = words or [""]
     if not target.strip() or target.startswith("-"):
         do = "Name an output, a policy or a rule first."
         raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
@@ -41,7 +42,6 @@ def main(words: Sequence[str]) -> int:
     else:
         lines += [origin_text(artefact, origin) for artefact, origin in unaffected]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 0
 
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:

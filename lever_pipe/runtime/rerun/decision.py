@@ -12,7 +12,7 @@ the differences, `is_complete` whether there are none and no file is missing. Th
 * before a job starts (`skipping.Skipping`), when its inputs are final: upstream jobs may have made the same bytes;
 * in the job's own Snakemake process on a cluster, before it deletes old outputs
   (`skipping.completed_by_another_job`), and in a stage that waited for another process with the same artifact
-  (`lever_pipe.__main__`): the other process may have made the artifact;
+  (`runtime.stage_call`): the other process may have made the artifact;
 * when SLURM dropped the record of a job whose end was not observed (`slurm.watchdog`).
 
 Forced jobs always run (`is_wanted`). An output that a user replaced is kept, and the jobs that read it run again. A

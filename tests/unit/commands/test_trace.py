@@ -10,6 +10,7 @@ from typing import Any
 import manifest_tree as tree
 import pytest
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import contents
 from lever_pipe.base.errors import LeverPipeError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName
@@ -287,7 +288,7 @@ def test_moved_results_are_traced_where_they_are() -> None:
 def test_the_results_are_those_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     Path("results").rename("moved")
     Path("own.yaml").write_text("results: moved\n", encoding="utf-8")
-    assert trace.main(["trace", "overview:2:Shot 1", "--configfile", "own.yaml"]) == 0
+    assert main(["trace", "overview:2:Shot 1", "--configfile", "own.yaml"]) == 0
     assert "moved/lever/tables/intervals.csv:3" in capsys.readouterr().out
 
 
