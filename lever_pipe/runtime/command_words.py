@@ -37,7 +37,8 @@ class SnakemakeCommand(click.Command):
     """A command that passes all words but its own options on to Snakemake, as `words`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, context_settings={"ignore_unknown_options": True})
+        super().__init__(*args, **kwargs)
+        self.context_settings = {"ignore_unknown_options": True}
         self.params.append(click.Argument(["words"], nargs=-1, type=click.UNPROCESSED))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
