@@ -28,13 +28,13 @@ from lever_pipe.base.errors import RecordError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment.manifests import MANIFEST
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
 from lever_pipe.runtime import grid_plan
 from lever_pipe.runtime.command_words import ConfiguredCommand
 from lever_pipe.runtime.rerun import own_images
 from lever_pipe.runtime.rerun.artefacts import (
-    MANIFEST,
     Artefact,
     Maker,
     absolute,

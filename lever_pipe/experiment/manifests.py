@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -24,8 +24,44 @@ from lever_pipe.experiment.stage_files import Role, declared
 
 Files = Mapping[str, Path | tuple[Path, ...]]
 Result = TypeVar("Result")
+MANIFEST = "manifest"
+"""The name of its manifest among an artifact's files."""
 START = "start"
 """Name of the file parameter with the start policy of an agent's training."""
+
+
+class Recorded(NamedTuple):
+    """A manifest's path, its content (None if it cannot be read), and the current paths of its files by name."""
+
+    manifest: Path
+    origin: Manifest | None
+    paths: Mapping[str, Path]
+
+
+def recorded(manifest: Path) -> Recorded:
+    """Read a manifest; the paths below the results are adjusted if the results were moved."""
+    origin: Manifest | None = None
+    with suppress(RecordError, OSError):
+        origin = storage.read_row(manifest, Manifest)
+    if origin is not None and any("\0" in path for path in origin.paths.values()):  # `open` would raise ValueError
+        origin = None
+    return Recorded(manifest, origin, _moved(origin.paths, manifest) if origin is not None else {})
+
+
+def _moved(paths: Mapping[str, str], manifest: Path) -> dict[str, Path]:
+    """Return the paths of a manifest, adjusted if the results were moved or copied.
+
+    The recorded and the current path of the manifest have an equal end; the parts before it are the old and new root.
+    """
+    then, now = Path(paths.get(MANIFEST, str(manifest))).parts, manifest.parts
+    same = 0
+    while same < min(len(then), len(now)) and then[-1 - same] == now[-1 - same]:
+        same += 1
+    old, root = Path(*then[: len(then) - same]), Path(*now[: len(now) - same])
+    if same == 0 or old == root:
+        return {name: Path(path) for name, path in paths.items()}
+    inside = {name: Path(path).is_relative_to(old) for name, path in paths.items()}
+    return {n: root / Path(p).relative_to(old) if inside[n] else Path(p) for n, p in paths.items()}
 
 
 def carry_out(
@@ -127,7 +163,7 @@ def _manifest(
         seconds=round(seconds, 3),
         outputs={name: contents.digest(path) for name, path in outputs.items()},
         tensors={name: contents.in_short(digests_of) for name, digests_of in tensors.items()},
-        paths={name: str(path) for name, path in {**inputs, **outputs, "manifest": manifest}.items()},
+        paths={name: str(path) for name, path in {**inputs, **outputs, MANIFEST: manifest}.items()},
     )
 
 

@@ -24,13 +24,12 @@ from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import manifests
 from lever_pipe.experiment.lvlm_config import LvlmExecution
+from lever_pipe.experiment.manifests import MANIFEST
 from lever_pipe.experiment.stage_configs import Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
 SIGNALLED, ENDING = 128, (signal.SIGTERM, signal.SIGINT)
-MANIFEST = "manifest"
-"""Name of the manifest among a call's files."""
 RARELY = 20_000
 """Net number of new objects between two scans for reference cycles in a stage."""
 

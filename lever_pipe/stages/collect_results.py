@@ -12,12 +12,12 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Cell, EpochMetrics, Manifest, PolicyRef, RewardTies, StepMetrics
+from lever_pipe.experiment.manifests import Recorded, recorded
 from lever_pipe.experiment.stage_configs import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.long_format import decimal, write_csv
-from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 
 Line = tuple[object, ...]
 Fields = dict[str, dict[str, set[str]]]
@@ -179,11 +179,11 @@ def collect_lineage(
     fields: Fields = {}
     shared = dict(zip(config.presets, map(_manifest, rewards), strict=True))
     scored = [
-        _of_policy(read_artefact(path), position)
+        _of_policy(recorded(path), position)
         for path, n in zip(scores, config.batch_sizes, strict=True)
         for position in range(n)
     ]
-    artefacts = [read_artefact(path) for path in (*training, *started, *rewards, *selections)]
+    artefacts = [recorded(path) for path in (*training, *started, *rewards, *selections)]
     exchanged = _exchanged([*artefacts, *scored])  # without the answers: a file of them belongs to a batch of policies
     starts = {row.config["preset"]: fields_of.of_start(row) for row in map(_manifest, started)}
     for path, row in zip(training, map(_manifest, training), strict=True):
@@ -208,7 +208,7 @@ def _manifest(path: Path) -> Manifest:
     return storage.read_row(path, Manifest)
 
 
-def _of_policy(scores: Artefact, position: int) -> Artefact:
+def _of_policy(scores: Recorded, position: int) -> Recorded:
     """Return the scores of a batch, restricted to the inputs of one of its policies."""
     origin = scores.origin
     if origin is not None:
@@ -219,7 +219,7 @@ def _of_policy(scores: Artefact, position: int) -> Artefact:
     return scores._replace(manifest=scores.manifest / str(position), origin=origin)
 
 
-def _exchanged(artefacts: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]]:
+def _exchanged(artefacts: Sequence[Recorded]) -> dict[Path, set[tuple[str, str]]]:
     """Return, by manifest, the source files whose content when read differed from their rule's output."""
     sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
     makers = {
@@ -229,7 +229,7 @@ def _exchanged(artefacts: Sequence[Artefact]) -> dict[Path, set[tuple[str, str]]
     }
     files: dict[Path, set[str]] = {}
 
-    def source_files(artefact: Artefact) -> set[str]:
+    def source_files(artefact: Recorded) -> set[str]:
         if artefact.manifest not in files:
             files[artefact.manifest] = own_files = set[str]()
             for name, digest in artefact.origin.inputs.items() if artefact.origin else ():

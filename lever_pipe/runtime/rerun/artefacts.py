@@ -8,16 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from lever_pipe.base import contents, storage
-from lever_pipe.base.errors import RecordError
+from lever_pipe.base import contents
 from lever_pipe.base.records import Manifest
+from lever_pipe.experiment.manifests import MANIFEST, recorded
 
 NO_MANIFESTS = frozenset(("ledger", "train2014", "val2014", "state"))
 """Folders below the results with many files and no manifest; the search skips them."""
 TIMESTAMP = ".snakemake_timestamp"
 """Snakemake's file for a folder's modification time."""
-MANIFEST = "manifest"
-"""The name of its manifest among an artifact's files."""
 
 
 class Artefact(NamedTuple):
@@ -66,12 +64,7 @@ class Artefact(NamedTuple):
 
 def read_artefact(manifest: Path) -> Artefact:
     """Read the artifact of a manifest, without checking its files."""
-    origin: Manifest | None = None
-    with suppress(RecordError, OSError):
-        origin = storage.read_row(manifest, Manifest)
-    if origin is not None and any("\0" in path for path in origin.paths.values()):  # `open` would raise ValueError
-        origin = None
-    return Artefact(manifest, origin, _moved(origin.paths, manifest) if origin is not None else {}, (), (), (), (), {})
+    return Artefact(*recorded(manifest), (), (), (), (), {})
 
 
 def manifests_below(results: Path) -> Iterator[Path]:
@@ -94,22 +87,6 @@ def set_time(path: Path, nanoseconds: int) -> None:
     carrier = path / TIMESTAMP if (path / TIMESTAMP).exists() else path
     with suppress(OSError):  # a read-only folder: Snakemake plans the job, and `skipping` skips it
         os.utime(carrier, ns=(nanoseconds, nanoseconds))
-
-
-def _moved(paths: Mapping[str, str], manifest: Path) -> dict[str, Path]:
-    """Return the paths of a manifest, adjusted if the results were moved or copied.
-
-    The recorded and the current path of the manifest have an equal end; the parts before it are the old and new root.
-    """
-    then, now = Path(paths.get(MANIFEST, str(manifest))).parts, manifest.parts
-    same = 0
-    while same < min(len(then), len(now)) and then[-1 - same] == now[-1 - same]:
-        same += 1
-    old, root = Path(*then[: len(then) - same]), Path(*now[: len(now) - same])
-    if same == 0 or old == root:
-        return {name: Path(path) for name, path in paths.items()}
-    inside = {name: Path(path).is_relative_to(old) for name, path in paths.items()}
-    return {n: root / Path(p).relative_to(old) if inside[n] else Path(p) for n, p in paths.items()}
 
 
 class Maker(NamedTuple):

@@ -35,10 +35,9 @@ from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.experiment.identities import IDENTITIES
-from lever_pipe.experiment.manifests import Files, files_of, flat
+from lever_pipe.experiment.manifests import MANIFEST, Files, files_of, flat
 from lever_pipe.runtime import plan, snapshot
 from lever_pipe.runtime.rerun.artefacts import (
-    MANIFEST,
     Artefact,
     manifests_below,
     read_artefact,

@@ -22,10 +22,10 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from lever_pipe.base import contents, numerics, provenance, storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError
-from lever_pipe.experiment.manifests import files_of, flat
+from lever_pipe.experiment.manifests import MANIFEST, files_of, flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.rerun import decision
-from lever_pipe.runtime.rerun.artefacts import MANIFEST, absolute
+from lever_pipe.runtime.rerun.artefacts import absolute
 from lever_pipe.runtime.rerun.why_names import counted
 from lever_pipe.runtime.slurm import squeue
 from lever_pipe.runtime.snakemake_adapter import Dag, Job, emit_plan, is_wanted
