@@ -1,7 +1,8 @@
-"""`lever-pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
+"""`lever-pipe trace WHAT`: from a number of the report, or a policy, back to the checkpoint, data, config and code.
 
-WHAT is a file of the results, a table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`:
-line 12 of `results/report/evidence.csv`, as the pages show at each number. The trace of a cell lists its rows of the
+WHAT is a file of the results, a policy or agent by its name in the tables (`preset~world/rce/seed~0/epoch~5`), a
+table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`: line 12 of
+`results/report/evidence.csv`, as the pages show at each number. The trace of a cell lists its rows of the
 evidence, the rows that these are computed from, the source lines of their measurements, and only the runs of these
 lines. Each artifact occurs once: its settings, code fingerprint, commit, device, seconds, and whether its files are
 unchanged. The trace ends at raw data and model folders, with their digests, and at the row of `resources/reference` of
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +58,8 @@ OF_FAMILY = "p_holm"
 RUNS = ("preset~", "baseline/", "arm~")
 """Prefixes of the names of policies and agents that have their own files."""
 MODEL = "model_identity"
+OF_POLICY = ("run.json", "selections.run.json")
+"""Manifest of a policy's or agent's training; of one without training, that of its selections."""
 DISPLAY_LIMIT, DIGITS = 6, 12
 
 
@@ -157,12 +161,15 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
         return report / EVIDENCE, _evidence_rows(report / EVIDENCE, [word])
     if word and Path(word).exists():
         return Path(word), ()
+    for study, of_policy in product(STUDIES, OF_POLICY):
+        if word and (results / study / word / of_policy).is_file():
+            return results / study / word / of_policy, ()
     tables = storage.read_json(report / INDEX)["tables"] if (report / INDEX).is_file() else {}
     name, row, column = (*word.split(":", 2), "", "")[:3]
     if name not in tables:
-        do = "Name a file below the results, or TABLE:ROW:COLUMN with a table's id; give the run's --configfile."
+        do = "Name a file below the results, a policy, or TABLE:ROW:COLUMN; give the run's --configfile."
         do = did_you_mean(name, tables, do)
-        raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
+        raise UnknownNameError(f"trace: expected a file, a policy, or a cell of a table of {results}", found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
     indices = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}

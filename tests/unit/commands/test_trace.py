@@ -263,6 +263,15 @@ def test_a_whole_file_leads_to_all_that_it_needs(what: str) -> None:
     assert stages(traced).count("score_answers") == len(SEEDS)
 
 
+def test_a_policy_leads_to_its_training_and_its_data() -> None:
+    traced = back(grpo("0.15", 1))
+    assert stages(traced)[0] == "train_grpo_epoch"
+    assert stages(traced)[-1] == "prepare_examples"
+    assert not any(rce(0) in str(step.artefact.manifest) for step in traced.steps)
+    with pytest.raises(UnknownNameError):
+        back(grpo("0.3", 1))
+
+
 def test_files_say_whether_they_are_what_was_made() -> None:
     tree.write(f"{STUDY}/{rce(0)}/selector.safetensors", {"w": [0, 0]}, now=True)
     tree.write("raw/train.json", "[]", now=True)
