@@ -169,7 +169,8 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
     if name not in tables:
         do = "Name a file below the results, a policy, or TABLE:ROW:COLUMN; give the run's --configfile."
         do = did_you_mean(name, tables, do)
-        raise UnknownNameError(f"trace: expected a file, a policy, or a cell of a table of {results}", found=f"'{word}'", do=do)
+        expected = f"trace: expected a file, a policy, or a cell of a table of {results}"
+        raise UnknownNameError(expected, found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
     indices = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
