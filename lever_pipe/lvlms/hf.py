@@ -244,6 +244,7 @@ def described(folder: Path) -> Stock:
     if tokenizer.chat_template is None:  # older folders have it with the processor, in chat_template.json
         tokenizer.chat_template = processor.chat_template
     before_answer, end = _around_answer(folder, tokenizer, image)
+    special = tuple((name, token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str))
     return Stock(
         folder=folder,
         tokenizer=tokenizer,
@@ -253,13 +254,9 @@ def described(folder: Path) -> Stock:
         before_answer=before_answer,
         processor=processor,
         begin=_begin(tokenizer),
-        template=ChatTemplate(tokenizer.get_chat_template(), _named(tokenizer)),
+        template=ChatTemplate(tokenizer.get_chat_template(), special),
         model=None,
     )
-
-
-def _named(tokenizer: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((name, token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str))
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:

@@ -87,7 +87,8 @@ def stage(lvlm: str, debug: bool, **words: Any) -> int:
         raise ConfigError("expected a stage", found=f"'{options.name}'", do=do)
     # Before the stage's module imports the numeric libraries, which read the number once.
     process_environment.set_threads(options.threads)
-    manifest = _manifest(options)  # without one there is nothing to lock
+    named = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
+    manifest = named[0] if len(named) == 1 else ""  # without one there is nothing to lock
     # The lock comes before the check for completed work: of two equal jobs, the second finds the first one's files.
     # Notebooks pass a spec; jobs of a run take theirs from the plan's snapshot.
     options = options._replace(spec=options.spec or snapshot.planned_spec(options.name, manifest))
@@ -121,12 +122,6 @@ def exit_status(command: click.Command, words: Sequence[str], *, name: str) -> i
         with suppress(OSError):  # the log may be on the full disk
             sys.stderr.write(f"{type(problem).__name__}: {problem}\n")
         return 2
-
-
-def _manifest(options: StageOptions) -> str:
-    """Return the manifest in a call's arguments; an empty text without one, or with several."""
-    named = [word.partition("=")[2] for word in options.files if word.startswith(f"{MANIFEST}=")]
-    return named[0] if len(named) == 1 else ""
 
 
 def _make(options: StageOptions, *, waited: bool) -> None:

@@ -196,5 +196,10 @@ def draw_episodes(
     for _ in range(n_episodes):
         episode = _start(options, rng)
         rows.append([_draw_turn(episode, options, bank, rng) for _ in range(n_turns)])
-    names = EpisodeBatch.__dataclass_fields__
-    return EpisodeBatch(**{name: np.array([[getattr(t, name) for t in row] for row in rows]) for name in names})
+    turns = np.array(rows, dtype=object)
+    return EpisodeBatch(
+        **{
+            name: np.array([getattr(turn, name) for turn in turns.flat]).reshape(turns.shape)
+            for name in EpisodeBatch.__dataclass_fields__
+        }
+    )
