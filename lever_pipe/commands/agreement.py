@@ -1,8 +1,9 @@
 """Whether two runs agree bit for bit, and where they first differ.
 
 Every output of every artifact counts, by the digests in the manifests: data, answers, rewards, weights, metrics, scores
-and evidence. Pages and figures do not count, because they only print the evidence. What a run costs does not count
-either: durations, and the work of the LVLM, which depends on the ledger.
+and evidence. Pages and figures do not count, because they only print the evidence, nor does the lineage, which lists
+settings and code. What a run costs does not count either: durations, and the work of the LVLM, which depends on the
+ledger.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from lever_pipe.base import contents
 from lever_pipe.base.records import Manifest
 from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, makers_of, manifests_below, read_artefact
 
-PRINTING = ("build_report", "build_grid", "plot_figures")
-"""Stages that only print the evidence."""
+NO_RESULTS = ("build_report", "build_grid", "plot_figures", "collect_lineage")
+"""Stages that only print the evidence, or list settings."""
 COSTS = (
     r"seconds\w*|\w*tokens_per_second\w*|forwards|images_encoded|prompt_tokens|prompts_from_ledger|tokens_padded"
     r"|tokens_prefilled|trie_tokens_distinct"
@@ -44,9 +45,7 @@ class Agreement(NamedTuple):
         """Return the finding as one line."""
         if self.first:
             return f"The two runs differ, first in {self.first}"
-        return (
-            f"The two runs agree bit for bit, durations and other costs aside. Artifacts compared: {self.artifacts:,}"
-        )
+        return f"The two runs agree bit for bit, except for durations and other costs ({self.artifacts:,} artifacts)"
 
 
 def agreement(left: Path, right: Path) -> Agreement:
@@ -58,7 +57,7 @@ def agreement(left: Path, right: Path) -> Agreement:
 
 def _read(results: Path) -> Run:
     found = {str(path.relative_to(results)): read_artefact(path) for path in manifests_below(results)}
-    return {n: each for n, each in found.items() if each.origin is None or each.origin.stage not in PRINTING}
+    return {n: each for n, each in found.items() if each.origin is None or each.origin.stage not in NO_RESULTS}
 
 
 def _ordered(run: Run, results: Path) -> Iterator[str]:
