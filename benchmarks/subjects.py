@@ -21,7 +21,7 @@ from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.lvlms.qwen2_5_vl import Qwen, load
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.world import generate_world
-from lever_pipe.world.architectures import CHAT_TEMPLATE
+from tools.make_world.architectures import CHAT_TEMPLATE
 
 if TYPE_CHECKING:
     from PIL.Image import Image

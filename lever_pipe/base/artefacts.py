@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -33,6 +33,11 @@ class Artefact(NamedTuple):
     manifest: Path
     origin: Manifest | None
     paths: Mapping[str, Path]
+
+    @property
+    def read(self) -> list[Path]:
+        """Return the inputs."""
+        return [path for name, path in self.paths.items() if self.origin is not None and name in self.origin.inputs]
 
     @property
     def written(self) -> list[Path]:
@@ -66,6 +71,25 @@ def manifests_below(results: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(results):
         subfolders[:] = sorted(name for name in subfolders if name not in NO_MANIFESTS and not name.startswith("."))
         yield from (Path(folder) / name for name in sorted(names) if contents.is_manifest(Path(name)))
+
+
+class Maker(NamedTuple):
+    """The artifact that contains a file as output, and the output's name."""
+
+    artefact: Artefact
+    origin: Manifest
+    output: str
+
+
+def makers_of(artefacts: Iterable[Artefact]) -> dict[str, Maker]:
+    """Return the makers of all outputs of these artifacts, including the manifests themselves, by absolute path."""
+    return {
+        absolute(path): Maker(artefact, artefact.origin, name)
+        for artefact in artefacts
+        if artefact.origin is not None
+        for name, path in artefact.paths.items()
+        if name in artefact.origin.outputs or name == MANIFEST
+    }
 
 
 def absolute(path: str | Path) -> str:

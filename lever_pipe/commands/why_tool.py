@@ -14,11 +14,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from lever_pipe.base import contents
 from lever_pipe.base.artefacts import STUDIES, Artefact, absolute, label, manifests_below, read_artefact
 from lever_pipe.base.errors import ConfigError, UnknownNameError
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
+from lever_pipe.runtime.command_words import SnakemakeCommand
 from lever_pipe.runtime.reruns.manifest import state_of
 from lever_pipe.runtime.reruns.why import ONLY_IF, RUNS, Explained, explain, walk
 from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
@@ -26,12 +29,10 @@ from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
 MOST_NAMES = 3
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the reasons and return 0."""
-    target, *rest = words[1:] or [""]
-    if target in ("-h", "--help"):
-        sys.stdout.write(__doc__ or "")
-        return 0
+@click.command(cls=SnakemakeCommand, help=__doc__)
+def command(words: tuple[str, ...]) -> None:
+    """Print the reasons."""
+    target, *rest = words or [""]
     if not target.strip() or target.startswith("-"):
         do = "Name an output, a policy or a rule first."
         raise ConfigError("why: expected a target, then words for Snakemake", found=f"'{target}'", do=do)
@@ -42,7 +43,6 @@ def main(words: Sequence[str]) -> int:
     else:
         lines += [origin_text(artefact, origin) for artefact, origin in unaffected]
     sys.stdout.write("\n".join(lines) + "\n")
-    return 0
 
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:

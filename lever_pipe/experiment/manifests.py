@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from lever_pipe.base import atomic, contents, numerics, provenance, storage
+from lever_pipe.base.artefacts import MANIFEST
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.job_runtime import Runtime
@@ -144,7 +145,7 @@ def _manifest(
         seconds=round(seconds, 3),
         outputs={name: contents.digest(path) for name, path in outputs.items()},
         tensors={name: contents.in_short(digests_of) for name, digests_of in tensors.items()},
-        paths={name: str(path) for name, path in {**inputs, **outputs, "manifest": manifest}.items()},
+        paths={name: str(path) for name, path in {**inputs, **outputs, MANIFEST: manifest}.items()},
     )
 
 

@@ -47,7 +47,7 @@ from lever_pipe.experiment.sweeps import Sweep, swept
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (
     *(".ci", ".git", ".snakemake", ".venv", "benchmarks", "config", "docs", "envs", "lever_pipe", "profiles"),
-    *("resources", "tests", "workflow"),
+    *("resources", "tests", "tools", "workflow"),
 )
 """Folders of the project that must not contain outputs."""
 

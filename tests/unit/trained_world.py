@@ -185,7 +185,7 @@ def command(run: Path, config: TrainAgentConfig, **execution: Any) -> list[str]:
         words += [f"{name}={path}" for path in (value if isinstance(value, tuple) else (value,))]
     agent = ["--agent", AgentExecution(**execution).model_dump_json()]
     spec = json.dumps({"code": CODE, "config": config.model_dump(mode="json")})
-    call = [sys.executable, "-m", "lever_pipe", "train_agent", *words, "--spec", spec]
+    call = [sys.executable, "-m", "lever_pipe", "stage", "train_agent", *words, "--spec", spec]
     return [*call, *agent]
 
 

@@ -217,7 +217,7 @@ class TestCutOff:
         assert run(smoke, "--force", "--", GRPO) == {"train_grpo_epoch": 1}
 
     def test_another_command_runs_although_what_it_reads_comes_out_the_same(self, smoke: Project) -> None:
-        line = "python -m lever_pipe initialise_selector {params.files:q}"
+        line = "python -m lever_pipe stage initialise_selector {params.files:q}"
         with smoke.edited("workflow/rules/training.smk", line, line.replace(" {params", "  {params")):
             started = run(smoke, "--forcerun", "prepare_examples", "--", INITIAL)
         assert started.keys() == {"prepare_examples", "initialise_selector"}

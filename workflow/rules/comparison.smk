@@ -31,7 +31,7 @@ rule collect_lineage:
     message:
         "Collect the lineage of every policy"
     shell:
-        "python -m lever_pipe collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_policies:
@@ -52,7 +52,7 @@ rule compare_policies:
     message:
         "Compare all policies: intervals and tests"
     shell:
-        "python -m lever_pipe compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_drift:
@@ -76,7 +76,7 @@ rule measure_drift:
     message:
         "Measure the drift of selectors from their starts"
     shell:
-        "python -m lever_pipe measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_samples:
@@ -103,7 +103,7 @@ rule collect_samples:
     message:
         "Collect samples: answers, gallery, selections, copies"
     shell:
-        "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule answer_controls:
@@ -130,5 +130,5 @@ rule answer_controls:
     message:
         "Answer with blank images, moved answers and in reversed order"
     shell:
-        "python -m lever_pipe answer_controls {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage answer_controls {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"

@@ -20,7 +20,7 @@ rule emulate_first_items:
     message:
         "Select from the first {wildcards.offered} train items: {wildcards.trained}"
     shell:
-        "python -m lever_pipe emulate_first_items {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage emulate_first_items {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 if EMULATE:
@@ -45,7 +45,7 @@ if EMULATE:
         message:
             "Emulate GRPO without a single update"
         shell:
-            "python -m lever_pipe emulate_untouched {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage emulate_untouched {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule emulate_selections:
         input:
@@ -68,7 +68,7 @@ if EMULATE:
         message:
             "Emulate the published evaluation: {wildcards.arm}"
         shell:
-            "python -m lever_pipe emulate_selections {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage emulate_selections {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule score_emulation:
         input:
@@ -91,4 +91,4 @@ if EMULATE:
         message:
             "Score the emulated policies"
         shell:
-            "python -m lever_pipe score_emulation {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage score_emulation {params.files:q} --threads {threads} > {log:q} 2>&1"

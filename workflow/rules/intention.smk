@@ -37,7 +37,7 @@ rule prepare_tasks:
     message:
         "Prepare the agent's tasks"
     shell:
-        "python -m lever_pipe prepare_tasks {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage prepare_tasks {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule warm_start_agent:
@@ -65,7 +65,7 @@ rule warm_start_agent:
     message:
         "Teach the agent to call its tool"
     shell:
-        "python -m lever_pipe warm_start_agent {params.files:q} {params.agent:q}"
+        "python -m lever_pipe stage warm_start_agent {params.files:q} {params.agent:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -99,7 +99,7 @@ if IS_NATIVE:
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe train_agent {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage train_agent {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_agent:
@@ -128,7 +128,7 @@ if IS_NATIVE:
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe evaluate_agent {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage evaluate_agent {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_start:
@@ -154,7 +154,7 @@ if IS_NATIVE:
         message:
             "Evaluate the start policy on held-out tasks"
         shell:
-            "python -m lever_pipe evaluate_start {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage evaluate_start {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_served:
@@ -176,7 +176,7 @@ if IS_NATIVE:
         message:
             "Evaluate the served agent {wildcards.arm} on held-out tasks"
         shell:
-            "python -m lever_pipe evaluate_served {params.files:q} {params.agent:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage evaluate_served {params.files:q} {params.agent:q} --threads {threads} > {log:q} 2>&1"
 
 else:
 
@@ -194,7 +194,7 @@ else:
         message:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe render_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage render_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule convert_verl:
         input:
@@ -215,7 +215,7 @@ else:
         message:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe convert_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage convert_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule launch:
         input:
@@ -248,7 +248,7 @@ rule collect_agents:
     message:
         "Collect the agents' curves"
     shell:
-        "python -m lever_pipe collect_agents {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_agents {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_dialogues:
@@ -268,7 +268,7 @@ rule collect_dialogues:
     message:
         "Collect the agents' dialogues"
     shell:
-        "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_arms:
@@ -290,4 +290,4 @@ rule compare_arms:
     message:
         "Compare the agents' arms"
     shell:
-        "python -m lever_pipe compare_arms {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage compare_arms {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -35,7 +35,7 @@ rule collect_results:
     message:
         "Collect all scores and training metrics"
     shell:
-        "python -m lever_pipe collect_results {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_results {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_evidence:
@@ -67,7 +67,7 @@ rule collect_evidence:
     message:
         "Collect every quantity of both studies"
     shell:
-        "python -m lever_pipe collect_evidence {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_evidence {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule plot_figures:
@@ -93,7 +93,7 @@ rule plot_figures:
     message:
         "Draw every figure"
     shell:
-        "python -m lever_pipe plot_figures {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage plot_figures {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule build_report:
@@ -134,4 +134,4 @@ rule build_report:
     message:
         "Write the report"
     shell:
-        "python -m lever_pipe build_report {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage build_report {params.files:q} --threads {threads} > {log:q} 2>&1"

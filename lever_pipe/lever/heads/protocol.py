@@ -23,7 +23,7 @@ class HeadSettings(NamedTuple):
     width: int  # H
     temperature: float
     steps: int = 0
-    """Rows of step embeddings; 0 for none."""
+    """Rows of step embeddings, for `gru` and the heads that derive from it; 0 for none."""
 
 
 class State(NamedTuple):

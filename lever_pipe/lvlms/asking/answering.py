@@ -210,10 +210,11 @@ class LedgerLvlm:
             self._ids.update(zip(unmet, map(tuple, encoded), strict=True))
         prompts = [TokenPrompt(tuple(map(self._to_segment, segments))) for segments in rendered]
         pairs = zip(prompts, requests, strict=True)
-        return [TokenRequest(prompt, tuple(map(self._to_answer, request.answers))) for prompt, request in pairs]
-
-    def _to_answer(self, text: str) -> Answer:
-        return *self._ids[self.family.before_answer + text], self.family.eos
+        before, eos = self.family.before_answer, self.family.eos
+        return [
+            TokenRequest(prompt, tuple((*self._ids[before + text], eos) for text in request.answers))
+            for prompt, request in pairs
+        ]
 
     def _to_segment(self, segment: TextSegment) -> Segment:
         if segment not in self._segments:

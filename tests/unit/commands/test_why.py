@@ -11,6 +11,7 @@ from typing import Any
 import manifest_tree as tree
 import pytest
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.records import Manifest
 from lever_pipe.commands import why_tool
@@ -245,7 +246,7 @@ class TestTool:
 
     @pytest.mark.usefixtures("plans")
     def test_a_rule_means_all_its_jobs(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert why_tool.main(["why", "train_grpo_epoch"]) == 0
+        assert main(["why", "train_grpo_epoch"]) == 0
         assert re.findall(r"GRPO beta 0.15 epoch (\d) of seed 1 \(world, base 5\) run", capsys.readouterr().out) == [
             "2",
             "1",
@@ -253,12 +254,12 @@ class TestTool:
 
     @pytest.mark.usefixtures("plans")
     def test_what_does_not_run_says_what_it_was_made_from(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert why_tool.main(["why", RCE]) == 0
+        assert main(["why", RCE]) == 0
         text = capsys.readouterr().out
         assert "RCE epoch 5 of seed 1 (world) does not run: everything is as it was made." in text
         assert f"code {tree.CODE}, commit c0ffeec0ffee, cpu" in text
         (Path(RCE) / "selector.safetensors").unlink()
-        assert why_tool.main(["why", RCE]) == 0
+        assert main(["why", RCE]) == 0
         assert "nothing that would run needs selector anew" in capsys.readouterr().out
 
     def test_nothing_is_written(self, plans: list[Sequence[str]], tmp_path: Path) -> None:

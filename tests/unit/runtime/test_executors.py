@@ -23,7 +23,7 @@ rule all:
 rule plain:
     log: "{word}.log"
     output: "{word}.made"
-    shell: "python -m lever_pipe {wildcards.word} a > {log:q} 2>&1"
+    shell: "python -m lever_pipe stage {wildcards.word} a > {log:q} 2>&1"
 
 rule other:
     output: "done"
@@ -63,4 +63,4 @@ def test_a_plain_call_is_forked_and_its_end_is_told_as_a_commands_and_any_other_
     assert (tmp_path / "say.log").read_text() == f"forked {tmp_path} a\n"
     assert "Missing files" in done.stderr, "of the stage that says what it was told, and makes no file"
     assert "died with <Signals.SIGKILL: 9>" in done.stderr
-    assert "python -m lever_pipe kill a > kill.log 2>&1" in done.stderr
+    assert "python -m lever_pipe stage kill a > kill.log 2>&1" in done.stderr

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
 from lever_pipe.experiment.data import WorldData
-from lever_pipe.world.architectures import READERS, WIDTH, Reader, build_reader
-from lever_pipe.world.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
-from lever_pipe.world.files import draw_examples
-from lever_pipe.world.forward import answer_probes, image_features, pack, patches_of, read_turns
-from lever_pipe.world.lexicon import ATTRIBUTES, IM_END_ID
-from lever_pipe.world.probes import build_probes
-from lever_pipe.world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from lever_pipe.world.lexicon import ATTRIBUTES
+from tools.make_world.architectures import READERS, WIDTH, Reader, build_reader
+from tools.make_world.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
+from tools.make_world.examples import draw_examples
+from tools.make_world.forward import answer_probes, image_features, pack, patches_of, read_turns
+from tools.make_world.probes import build_probes
+from tools.make_world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from tools.make_world.vocabulary import IM_END_ID
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Train the models of the embedded world, probe them and write their model card.
 
-Run as `python -m lever_pipe.world.make --out resources/world --seed 0`.
+Run as `python -m tools.make_world --out resources/world --seed 0`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
 from lever_pipe.experiment.data import WorldData
-from lever_pipe.world.architectures import READERS, Reader, save_clip, save_reader
-from lever_pipe.world.encoder import N_STEPS, train_clip, zero_shot_accuracies
-from lever_pipe.world.files import draw_examples
-from lever_pipe.world.forward import answer_probes
 from lever_pipe.world.items import SHARED_IMAGE_SHARE
-from lever_pipe.world.probes import ProbeScore, build_probes, check_bounds, perceptual_probe, summarise
-from lever_pipe.world.reader import PHASES, ReaderTrainer
+from tools.make_world.architectures import READERS, Reader, save_clip, save_reader
+from tools.make_world.encoder import N_STEPS, train_clip, zero_shot_accuracies
+from tools.make_world.examples import draw_examples
+from tools.make_world.forward import answer_probes
+from tools.make_world.probes import ProbeScore, build_probes, check_bounds, perceptual_probe, summarise
+from tools.make_world.reader import PHASES, ReaderTrainer
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
             },
         }
     model_card = {
-        "command": f"python -m lever_pipe.world.make --out resources/world --seed {seed}",
+        "command": f"python -m tools.make_world --out resources/world --seed {seed}",
         "seed": seed,
         "threads": 1,
         "world": {**options.model_dump(mode="json"), "shared_image_share": SHARED_IMAGE_SHARE},
@@ -126,7 +126,7 @@ def make(out: Path, *, seed: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line and make the models."""
-    parser = argparse.ArgumentParser(prog="lever_pipe.world.make", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.make_world", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("resources/world"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

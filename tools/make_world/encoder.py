@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import CLIPModel
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.world.architectures import build_clip, clip_tokenizer
-from lever_pipe.world.lexicon import CAPTIONS, COLORS, COUNTS, KINDS
-from lever_pipe.world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS
+from tools.make_world.architectures import build_clip, clip_tokenizer
+from tools.make_world.training import ImageBank, draw_bank, make_optimizer, set_rate, take_step
+from tools.make_world.vocabulary import CAPTIONS
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from lever_pipe.base.seeding import ambient_stream
-from lever_pipe.world import lexicon
 from lever_pipe.world.scenes import SIZE
+from tools.make_world import vocabulary
 
 Reader: TypeAlias = Qwen2_5_VLForConditionalGeneration
 
@@ -71,9 +71,9 @@ def reader_config(layers: int = READERS["lvlm"]) -> Qwen2_5_VLConfig:
             "rope_theta": 10000.0,
             "mrope_section": [4, 6, 6],
         },
-        "bos_token_id": lexicon.PAD_ID,
-        "eos_token_id": lexicon.IM_END_ID,
-        "pad_token_id": lexicon.PAD_ID,
+        "bos_token_id": vocabulary.PAD_ID,
+        "eos_token_id": vocabulary.IM_END_ID,
+        "pad_token_id": vocabulary.PAD_ID,
         "tie_word_embeddings": True,
     }
     vision = {
@@ -92,10 +92,10 @@ def reader_config(layers: int = READERS["lvlm"]) -> Qwen2_5_VLConfig:
     return Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,
-        image_token_id=lexicon.IMAGE_ID,
-        video_token_id=lexicon.VIDEO_ID,
-        vision_start_token_id=lexicon.VISION_START_ID,
-        vision_end_token_id=lexicon.VISION_END_ID,
+        image_token_id=vocabulary.IMAGE_ID,
+        video_token_id=vocabulary.VIDEO_ID,
+        vision_start_token_id=vocabulary.VISION_START_ID,
+        vision_end_token_id=vocabulary.VISION_END_ID,
         tie_word_embeddings=True,
     )
 
@@ -142,8 +142,8 @@ def build_clip(seed: int) -> CLIPModel:
 
 
 def _word_level(special: tuple[str, ...]) -> Tokenizer:
-    vocabulary = {word: i for i, word in enumerate((*special, *lexicon.WORDS))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
+    ids = {word: i for i, word in enumerate((*special, *vocabulary.WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<|unk|>"))
     # Splits punctuation from words and drops white space, including the newlines of the chat format.
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return tokenizer
@@ -152,11 +152,11 @@ def _word_level(special: tuple[str, ...]) -> Tokenizer:
 def reader_tokenizer() -> PreTrainedTokenizerFast:
     """Return the LVLM's tokenizer; it pads on the left, as batched generation requires."""
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=_word_level(lexicon.SPECIAL_TOKENS),
+        tokenizer_object=_word_level(vocabulary.SPECIAL_TOKENS),
         unk_token="<|unk|>",
         pad_token="<|endoftext|>",
         eos_token="<|im_end|>",
-        extra_special_tokens=list(lexicon.SPECIAL_TOKENS[1:7]),
+        extra_special_tokens=list(vocabulary.SPECIAL_TOKENS[1:7]),
         padding_side="left",
         model_max_length=512,
     )
@@ -214,9 +214,9 @@ def _save_weights(model: PreTrainedModel, folder: Path) -> None:
 def save_reader(model: Reader, folder: Path) -> None:
     """Write the LVLM as a Hugging Face folder that `from_pretrained` loads."""
     model.generation_config = GenerationConfig(
-        bos_token_id=lexicon.PAD_ID,
-        eos_token_id=lexicon.IM_END_ID,
-        pad_token_id=lexicon.PAD_ID,
+        bos_token_id=vocabulary.PAD_ID,
+        eos_token_id=vocabulary.IM_END_ID,
+        pad_token_id=vocabulary.PAD_ID,
         do_sample=False,
     )
     _save_weights(model, folder)

@@ -19,26 +19,26 @@ from torch import Tensor
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_position_ids
 
-from lever_pipe.world import lexicon
-from lever_pipe.world.architectures import PATCH, Reader
-from lever_pipe.world.probes import Probe
 from lever_pipe.world.scenes import SIZE
+from tools.make_world import vocabulary
+from tools.make_world.architectures import PATCH, Reader
+from tools.make_world.probes import Probe
 
 GRID = SIZE // PATCH  # patches along one side
 IMAGE_TOKENS = (GRID // 2) ** 2
 BOUND_KEY_LAYER = 1  # index of the layer whose output is the input of the training heads
 
 _HEADER = (
-    lexicon.IM_START_ID,
-    lexicon.VOCABULARY["user"],
-    lexicon.VISION_START_ID,
-    *(lexicon.IMAGE_ID,) * IMAGE_TOKENS,
-    lexicon.VISION_END_ID,
+    vocabulary.IM_START_ID,
+    vocabulary.VOCABULARY["user"],
+    vocabulary.VISION_START_ID,
+    *(vocabulary.IMAGE_ID,) * IMAGE_TOKENS,
+    vocabulary.VISION_END_ID,
 )
-_ASK = (lexicon.IM_END_ID, lexicon.IM_START_ID, lexicon.VOCABULARY["assistant"])
+_ASK = (vocabulary.IM_END_ID, vocabulary.IM_START_ID, vocabulary.VOCABULARY["assistant"])
 _FIRST_IMAGE_SLOT = 3
 
-WORDS_BY_ID = {i: word for word, i in lexicon.VOCABULARY.items()}
+WORDS_BY_ID = {i: word for word, i in vocabulary.VOCABULARY.items()}
 
 Turn = tuple[str, str | None]
 """Question and answer; the answer is None only in the last turn of a prompt."""
@@ -100,12 +100,12 @@ def image_features(visual: Any, patches: Tensor) -> Tensor:
 @lru_cache(maxsize=4096)
 def _turn_layout(question: str, answer: str | None) -> tuple[np.ndarray, np.ndarray, int]:
     """Return ids [n], positions [3, n] relative to the turn's start, and the ask slot."""
-    words = [lexicon.VOCABULARY[word] for word in lexicon.split_words(question)]
+    words = [vocabulary.VOCABULARY[word] for word in vocabulary.split_words(question)]
     ids = [*_HEADER, *words, *_ASK]
     ask = len(ids) - 1
     if answer is not None:
-        ids += [lexicon.VOCABULARY[word] for word in lexicon.split_words(answer)]
-        ids.append(lexicon.IM_END_ID)
+        ids += [vocabulary.VOCABULARY[word] for word in vocabulary.split_words(answer)]
+        ids.append(vocabulary.IM_END_ID)
     # The 2 x 2 visual tokens have the same time coordinate. The text after them continues at their largest coordinate
     # plus one, so four tokens advance the position by two.
     positions = np.tile(np.arange(len(ids)) - 2, (3, 1))
@@ -132,7 +132,7 @@ def pack(prompts: Sequence[Sequence[Turn]]) -> PackedTurns:
             start += len(turn_ids) - 2  # four visual tokens take two positions
         rows.append((np.concatenate(ids), np.concatenate(positions, 1), images, query_positions))
     width = max(len(row[0]) for row in rows)
-    packed_ids = np.full((len(rows), width), lexicon.PAD_ID, dtype=np.int64)
+    packed_ids = np.full((len(rows), width), vocabulary.PAD_ID, dtype=np.int64)
     packed_positions = np.zeros((3, len(rows), width), dtype=np.int64)
     for i, (row_ids, row_positions, _, _) in enumerate(rows):
         packed_ids[i, : len(row_ids)] = row_ids

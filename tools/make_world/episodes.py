@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lever_pipe.world.forward import Turn
-from lever_pipe.world.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS, VOCABULARY
-from lever_pipe.world.training import ImageBank
+from lever_pipe.world.lexicon import ATTRIBUTES, COUNTS, KNOWLEDGE, RELATIONS
+from tools.make_world.forward import Turn
+from tools.make_world.training import ImageBank
+from tools.make_world.vocabulary import VOCABULARY
 
 N_ANSWERS = 8  # of every knowledge relation
 ATTRIBUTE_INDEX = {name: i for i, name in enumerate(ATTRIBUTES)}
@@ -195,5 +196,10 @@ def draw_episodes(
     for _ in range(n_episodes):
         episode = _start(options, rng)
         rows.append([_draw_turn(episode, options, bank, rng) for _ in range(n_turns)])
-    names = EpisodeBatch.__dataclass_fields__
-    return EpisodeBatch(**{name: np.array([[getattr(t, name) for t in row] for row in rows]) for name in names})
+    turns = np.array(rows, dtype=object)
+    return EpisodeBatch(
+        **{
+            name: np.array([getattr(turn, name) for turn in turns.flat]).reshape(turns.shape)
+            for name in EpisodeBatch.__dataclass_fields__
+        }
+    )
