@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from pathlib import Path
 
 import pytest
-from test_plan import shipped_with
+from builders import shipped
 
 from lever_pipe.experiment.agent_training import AgentArm
+from lever_pipe.experiment.configuration import laid_over, read_file
 from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.experiment.plans import agents
 from lever_pipe.experiment.rce import TrainContinuedEpochConfig
-from lever_pipe.experiment.studies import Experiment
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.losses.schedules import scheduled_rate
 
 
 @cache
 def findings() -> Experiment:
-    return shipped_with("findings")
+    changes = read_file(Path(__file__).parents[3] / "config/findings.yaml")
+    return parse_experiment(laid_over(shipped(), changes))
 
 
 def experiment_of(preset: str) -> str:
