@@ -91,7 +91,7 @@ docs: .venv-docs/complete ## the documentation as a site, with its links checked
 	@touch $@
 
 world: setup ## train the embedded world's models again (two readers and a CLIP, about 15 minutes on one core)
-	$(BIN)/python -m lever_pipe.world.make --out resources/world --seed 0
+	$(BIN)/python -m tools.make_world --out resources/world --seed 0
 
 rehearsal: setup real-parts ## study lever whole on Qwen2.5-VL's real parts and random weights; OKVQA=FOLDER for its questions
 	$(BIN)/python -m benchmarks.rehearsal $(if $(OKVQA),--okvqa $(OKVQA))

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
-from lever_pipe.__main__ import stage_function
+from lever_pipe.runtime.stage_call import stage_function
 from lever_pipe.base import storage
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 PER_OPERATION = 15
@@ -93,7 +93,7 @@ def record(results: Path, folder: Path) -> None:
                 except Exception as error:  # noqa: BLE001 - a stage that cannot be repeated is named
                     sys.stderr.write(f"{row.stage}: {type(error).__name__}: {error}\n")
         _write(folder / row.stage, recorder.calls.values())
-        print(f"{row.stage}: {len(recorder.names)} operations, {len(recorder.calls)} kept calls", flush=True)
+        _print(f"{row.stage}: {len(recorder.names)} operations, {len(recorder.calls)} kept calls")
 
 
 def _arguments(row: Manifest, results: Path, out: Path) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def replay(folder: Path) -> None:
                 name, words, spec = json.loads(line)
                 leaves = [_leaf(word, stored) for word in words]
                 shapes = " ".join(str(tuple(leaf.shape)) for leaf in leaves if isinstance(leaf, Tensor))
-                print(f"{file.stem}\t{name}\t{shapes}\t{_checksum(name, leaves, spec)}", flush=True)
+                _print(f"{file.stem}\t{name}\t{shapes}\t{_checksum(name, leaves, spec)}")
 
 
 def _leaf(word: Any, stored: Any) -> Any:
@@ -187,10 +187,10 @@ def compare(logs: list[Path], operations: Path | None) -> None:
             continue
         total[operation] += 1
         differing[operation] += len({log[key] for log in read}) > 1
-    print(f"{sum(total.values())} calls of {len(total)} operations; {sum(differing.values())} calls differ")
+    _print(f"{sum(total.values())} calls of {len(total)} operations; {sum(differing.values())} calls differ")
     for operation, count in sorted(differing.items()):
         if count:
-            print(f"  {operation}: {count} of {total[operation]}")
+            _print(f"  {operation}: {count} of {total[operation]}")
     if operations is not None:
         names = {key.split("\t")[2] for key in common}
         operations.write_text("".join(f"{name}\n" for name in sorted(names) if not differing[name]), encoding="utf-8")
@@ -199,6 +199,11 @@ def compare(logs: list[Path], operations: Path | None) -> None:
 def _read(log: Path) -> dict[str, str]:
     lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.count("\t") == 3]
     return {f"{number}\t{line.rpartition(chr(9))[0]}": line.rpartition("\t")[2] for number, line in enumerate(lines)}
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from benchmarks.subjects import Subject
 from lever_pipe.base import plugins
-from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, Runtime, VllmSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm
 from lever_pipe.lvlms.asking.prompts import Prompt
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
@@ -195,8 +194,11 @@ class ByEngine:
 
     def run(self, requests: Sequence[LvlmRequest]) -> None:
         """Answer all requests in one call."""
-        alone = [replace(request, prompt=_in_one_segment(request.prompt)) for request in requests]
-        self._requests = requests if self._shares else alone
+        self._requests = requests
+        if not self._shares:
+            blocks = [tuple(turn for block in request.prompt.blocks for turn in block) for request in requests]
+            prompts = [replace(of.prompt, blocks=(block,)) for of, block in zip(requests, blocks, strict=True)]
+            self._requests = [replace(of, prompt=prompt) for of, prompt in zip(requests, prompts, strict=True)]
         self._replies = self._engine.run(self._requests)
 
     def outcomes(self) -> list[Outcome]:
@@ -222,10 +224,6 @@ def _forget(family: Any) -> None:
     llm.reset_prefix_cache()
     llm.reset_mm_cache()
     llm.llm_engine.reset_encoder_cache()
-
-
-def _in_one_segment(prompt: Prompt) -> Prompt:
-    return replace(prompt, blocks=(tuple(turn for block in prompt.blocks for turn in block),))
 
 
 def _by(engine: str) -> Callable[[Subject], Answerer]:

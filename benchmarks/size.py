@@ -28,7 +28,7 @@ def main() -> None:
         _report(room, counts[room], lines_of[room])
     _report("all", len(files), lines_of.total())
     _report("all but report", len(files) - counts["report"], lines_of.total() - lines_of["report"])
-    for folder in ("tests", "workflow", "benchmarks"):
+    for folder in ("tests", "tools", "workflow", "benchmarks"):
         others = [path for path in Path(folder).rglob("*") if path.suffix in (".py", ".smk")]
         _report(folder, len(others), sum(map(_lines, others)))
 

@@ -1,8 +1,8 @@
 """The operations of torch whose bits depend on the vendor of the CPU, computed without that dependence.
 
-On x86-64, torch calls MKL for products of matrices and for `exp`, `log` and `sqrt`. MKL selects kernels by vendor, so AMD
-and Intel CPUs round differently. Its mode COMPATIBLE (`base/numerics.py`) computes the same bits on both, but products
-of matrices take twice as long. `install` therefore registers other kernels with torch:
+On x86-64, torch calls MKL for products of matrices and for `exp`, `log` and `sqrt`. MKL selects kernels by vendor, so
+AMD and Intel CPUs round differently. Its mode COMPATIBLE (`base/numerics.py`) computes the same bits on both, but
+products of matrices take twice as long. `install` therefore registers other kernels with torch:
 
 * products with the transposed weight of a linear layer: oneDNN, whose rows do not depend on each other either;
 * other products of two matrices, mostly those of gradients: NumPy, which calls OpenBLAS;
@@ -28,7 +28,7 @@ from torch.library import Library
 from lever_pipe.base.errors import MachineError
 
 _aten = torch.ops.aten
-_onednn = torch.ops.mkldnn._linear_pointwise.default
+_onednn = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001 - torch has no public name for it
 _libraries: list[Library] = []
 """Registrations last as long as their library."""
 

@@ -40,9 +40,13 @@ def is_writable(value: str) -> bool:
 
 def can_be_created(value: str) -> bool:
     """Return whether a folder is writable, or can be created below one that is."""
-    path = Path(value).expanduser()
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), path)
-    return is_writable(str(existing))
+    return is_writable(str(nearest_existing(Path(value).expanduser())))
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return a path if it exists, otherwise the nearest folder above it that does."""
+    whole = path.absolute()
+    return next(folder for folder in (whole, *whole.parents) if folder.exists())
 
 
 def in_kernel(_: str) -> bool:

@@ -1,4 +1,4 @@
-"""`lever-pipe import_checkpoint`: convert a selector of the original's training to this package's format.
+"""`lever-pipe import_checkpoint SOURCE OUT`: convert a selector of the original's training to this package's format.
 
 Supported are the pointer networks of v2 and v3. The shapes of the tensors determine the sizes; other settings
 (attention heads, dropout, temperature) come from the configuration, and the record calls them assumed. It also lists
@@ -9,27 +9,27 @@ Source: Lever-Plus (published code), `models/v2`, `models/v3`
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
-from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.errors import ConfigError, first
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors, refuse
-from lever_pipe.experiment import configuration
-from lever_pipe.experiment.config import Preset, Selector
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import architecture_of, build_selector, save_selector
-from lever_pipe.runtime.rerun.why_names import first
+from lever_pipe.runtime.command_words import ConfiguredCommand
 from lever_pipe.runtime.snakemake_adapter import configured
 
 SELECTOR, RECORD = "selector.safetensors", "import.json"
@@ -49,20 +49,15 @@ UNTOLD = ("temperature", "dropout", "heads", "attention_dropout")
 WHAT = "a pointer selector of v2 or v3"
 
 
-def main(words: Sequence[str]) -> int:
-    """Import one checkpoint, print a summary, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="lever-pipe import_checkpoint", description=__doc__)
-    parser.add_argument("source", type=Path, help="a .ckpt or .pt file of the original")
-    parser.add_argument("out", type=Path, help=f"a new folder for {SELECTOR} and {RECORD}")
-    parser.add_argument("--preset", default="", help="for settings that no tensor determines; default: the first arm's")
-    configuration.add_options(parser)
-    options = parser.parse_args(words[1:])
-    found = configured(vars(options))
-    record = import_checkpoint(
-        options.source, options.out, parse_experiment(found.values, source=found.source), options.preset
-    )
-    sys.stdout.write(f"{options.out / SELECTOR}: {record['is']}, {record['parameters']:,} parameters\n")
-    return 0
+@click.command(cls=ConfiguredCommand, help=__doc__)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--preset", default="", help="for settings that no tensor determines; default: the first arm's")
+def command(source: Path, out: Path, preset: str, **words: Any) -> None:
+    """Import one checkpoint and print a summary."""
+    found = configured(words)
+    record = import_checkpoint(source, out, parse_experiment(found.values, source=found.source), preset)
+    sys.stdout.write(f"{out / SELECTOR}: {record['is']}, {record['parameters']:,} parameters\n")
 
 
 def import_checkpoint(source: Path, out: Path, experiment: Experiment, preset: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`lever-pipe convert`: write safetensors next to the `.bin` weights of a model folder, or a folder from a GGUF file.
+"""`lever-pipe convert`: write safetensors next to the `.bin` weights of a model folder.
 
 A `.bin` file is a pickle. Only this module opens pickles (`import_checkpoint` uses it too), by
 `torch.load(weights_only=True)`, which builds tensors and plain containers and refuses every other object. No stage
@@ -7,27 +7,24 @@ opens one, so that code in a file can never run unnoticed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import click
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
-from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
-from lever_pipe.base.model_folders import INDEX, readable, require_loaded
-from lever_pipe.runtime.rerun.why_names import first
+from lever_pipe.base.errors import CheckpointError, first, shortened
+from lever_pipe.base.model_folders import INDEX
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"
-ROPE_FACTORS, ROPE_SCALES = "rope_freqs.weight", re.compile(r"\.rope\.(?:scaling\.|scale_linear$)")
 REFUSED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 """Error text of `torch.load` for an object that it refuses."""
 BROKEN = (
@@ -38,82 +35,16 @@ BROKEN = (
 ABOUT = """
 Reads pytorch_model.bin, or the shards in pytorch_model.bin.index.json, one at a time, and writes model.safetensors, or
 shards with their index, to the same folder. Names, values and types of the tensors do not change. The .bin files stay;
-remove them when the folder loads. From a .gguf file it makes a folder: weights in float32, which represents
-quantized values exactly, settings, tokenizer and chat template.
+remove them when the folder loads.
 """
 
 
-def main(words: Sequence[str]) -> int:
-    """Convert one folder or file, print the digest of each file made, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="lever-pipe convert", description=ABOUT)
-    parser.add_argument("source", type=Path, help="a model folder with .bin weights, or a .gguf file")
-    parser.add_argument("--into", type=Path, help="for a .gguf file: the new folder")
-    parser.add_argument("--chat-template", type=Path, help="for a .gguf file: a Jinja file that replaces its template")
-    given = parser.parse_args(words[1:])
-    if (given.source.suffix == ".gguf") != (given.into is not None) or (given.chat_template and not given.into):
-        parser.error("--into FOLDER is for .gguf files, which need it; --chat-template FILE requires it")
-    paths = convert_gguf(given.source, given.into, given.chat_template) if given.into else convert(given.source)
-    for path in paths:
+@click.command(help=ABOUT)
+@click.argument("folder", type=click.Path(path_type=Path))
+def command(folder: Path) -> None:
+    """Convert one folder and print the digest of each file made."""
+    for path in convert(folder):
         sys.stdout.write(f"sha256 {storage.digest(path)}  {path}\n")
-    return 0
-
-
-def convert_gguf(path: Path, folder: Path, chat_template: Path | None = None) -> list[Path]:
-    """Write the language model of a GGUF file as a model folder, atomically; return its files."""
-    if missing := [name for name in ("accelerate", "gguf") if find_spec(name) is None]:
-        remedy = "Install both: pip install 'lever-pipe[gguf]'."
-        raise ConfigError(f"{path}: expected the libraries accelerate and gguf", found=f"no {missing[0]}", do=remedy)
-    if folder.exists():
-        refuse(f"{folder}: expected a folder to be made", "one that is there", "Name another, or remove it.")
-    from gguf import GGUFReader
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    template = None
-    if chat_template is not None:
-        with readable(chat_template, "chat template"):
-            template = storage.text_in(chat_template.read_bytes())
-    options: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
-    with readable(path, "GGUF file"):
-        header = GGUFReader(path)
-        _refuse_scaled_positions(path, header.fields, [tensor.name for tensor in header.tensors])
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
-        options |= {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.float32}
-        model, info = AutoModelForCausalLM.from_pretrained(path.parent, output_loading_info=True, **options)
-        _refuse_unplaced(path, model, header)
-    require_loaded(path, model, info)
-
-    def fill(target: Path) -> None:
-        tokenizer.chat_template = template or tokenizer.chat_template
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
-
-    atomic.write_folder(folder, fill)
-    return sorted(folder.iterdir())
-
-
-def _refuse_unplaced(path: Path, model: Any, header: Any) -> None:
-    """Refuse tensors that transformers ignores silently, such as biases of a llama."""
-    from transformers import modeling_gguf_pytorch_utils as of_gguf
-
-    family = header.fields["general.architecture"].contents()
-    processor = of_gguf.TENSOR_PROCESSORS.get(family, of_gguf.TensorProcessor)()
-    locations = of_gguf.get_gguf_hf_weights_map(model, processor)
-    if unplaced := sorted({tensor.name for tensor in header.tensors} - locations.keys()):
-        found = f"{first(unplaced)}, which it ignores"
-        do = "Take the model's safetensors."
-        refuse(f"{path}: expected only tensors that transformers loads into {type(model).__name__}", found, do)
-
-
-def _refuse_scaled_positions(path: Path, fields: Mapping[str, Any], tensors: Sequence[str]) -> None:
-    """Refuse scaled rotary positions, which transformers omits from most folders silently."""
-    scales = {key: field.contents() for key, field in fields.items() if ROPE_SCALES.search(key)}
-    is_off = any(key.endswith(".type") and value == "none" for key, value in scales.items())
-    scaled = [name for name in tensors if name == ROPE_FACTORS] + ([] if is_off else sorted(scales))
-    if scaled:
-        do = "Take the model's safetensors: its config.json contains the scaling."
-        refuse(f"{path}: expected rotary positions that are not scaled", scaled[0], do)
 
 
 def convert(folder: Path) -> list[Path]:

@@ -9,23 +9,25 @@ restricted access, HF_ENDPOINT for a mirror.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import click
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]  # public, without __all__
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import CheckpointError, ConfigError, LeverPipeError, MachineError, ServerError
-from lever_pipe.experiment import configuration
+from lever_pipe.base.process_environment import nearest_existing
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.checks import local_checks
+from lever_pipe.runtime.command_words import ConfiguredCommand
 from lever_pipe.runtime.sizing import LoadedModel
 from lever_pipe.runtime.snakemake_adapter import configured
 
@@ -38,23 +40,20 @@ STARTED = Path(".cache/huggingface")
 WEIGHTS = ".safetensors"
 
 
-def main(words: Sequence[str]) -> int:
+@click.command(cls=ConfiguredCommand, help=__doc__)
+@click.option(
+    "--from",
+    "named",
+    multiple=True,
+    metavar="KEY=OWNER/NAME[@REVISION]...",
+    help="repository of a model by its key, as lvlm.model=Qwen/Qwen2-VL-2B-Instruct@main",
+)
+def command(named: Sequence[str], **words: Any) -> int:
     """Download each absent model; return 0, or 2 if one is missing at the end."""
-    parser = argparse.ArgumentParser(prog="lever-pipe fetch", description=__doc__)
-    configuration.add_options(parser)
-    parser.add_argument(
-        "--from",
-        dest="sources",
-        nargs="+",
-        default=[],
-        metavar="KEY=OWNER/NAME[@REVISION]",
-        help="repository of a model by its key, as lvlm.model=Qwen/Qwen2-VL-2B-Instruct@main",
-    )
-    options = parser.parse_args(words[1:])
-    found = configured(vars(options))
+    found = configured(words)
     experiment = parse_experiment(found.values, source=found.source)
     models = local_checks.loaded_here(experiment)
-    sources = _sources(options.sources, [model.key for model in models])
+    sources = _sources(named, [model.key for model in models])
     missing = []
     for model in models:
         try:
@@ -65,8 +64,7 @@ def main(words: Sequence[str]) -> int:
     sys.stderr.writelines(missing)
     if missing:
         return 2
-    given = ["--configfile", *map(str, options.configfile)] if options.configfile else []
-    given += ["--config", *options.config] if options.config else []
+    given = [word for name, values in words.items() if values for word in (f"--{name}", *map(str, values))]
     sys.stdout.write(f"All models are here. Next: {shlex.join(['lever-pipe', 'doctor', *given])}\n")
     return 0
 
@@ -136,10 +134,9 @@ def _require_place(model: LoadedModel, folder: Path, repository: str) -> None:
 
 
 def _require_room(folder: Path, size: int) -> None:
-    location = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     # Files of an interrupted download need no more space.
     present = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    free = shutil.disk_usage(location).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     if size - present > free:
         found = f"{free / 10**9:.1f} GB"
         raise MachineError(f"{folder}: expected {size / 10**9:.1f} GB free", found=found, do="Free disk space.")

@@ -11,14 +11,14 @@ A line that was changed after it was written, or that has no digest, stops the m
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import secrets
 import sys
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
+
+import click
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import DataError, RecordError
@@ -38,22 +38,19 @@ class Merged(NamedTuple):
     """Files that grew during the merge."""
 
 
-def main(words: Sequence[str]) -> int:
-    """Merge a ledger's files, print the outcome and return 0."""
-    parser = argparse.ArgumentParser(
-        prog="lever-pipe ledger", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("tool", choices=("merge",))
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a ledger, as .lever_pipe/store/ledger")
-    parser.add_argument("--drop", action="store_true", help="omit damaged lines; their prompts are answered again")
-    options = parser.parse_args(words[1:])
-    merged = merge(options.folder, drop=options.drop)
+@click.command(help=__doc__)
+@click.argument("tool", type=click.Choice(["merge"]))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--drop", is_flag=True, help="omit damaged lines; their prompts are answered again")
+def command(tool: str, folder: Path, drop: bool) -> None:
+    """Merge a ledger's files and print the outcome."""
+    del tool  # there is one
+    merged = merge(folder, drop=drop)
     sys.stdout.writelines(f"left out: {problem}\n" for problem in merged.damaged)
     sys.stdout.write(
         f"{merged.target}: {merged.rows:,} rows\n"
         f"files removed: {len(merged.removed):,}; grown meanwhile, so kept: {len(merged.stayed):,}\n"
     )
-    return 0
 
 
 def merge(folder: Path, *, drop: bool = False) -> Merged:

@@ -6,7 +6,7 @@ A rule's seconds are the median over the manifests of its jobs on the same kind 
 a rule without a manifest, the requested runtime is an upper bound, under `max`.
 Below the table follow the maximum of requests to an LVLM, and for a large one calculated tokens, operations and hours
 of a GPU. Absent raw files are assumed, with the numbers of questions in the configuration; the output
-ends with the unmet requirements of a run. `--json` prints the same for programs.
+ends with the unmet requirements of a run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from tabulate import tabulate
 
 from lever_pipe.base import contents
+from lever_pipe.base.artefacts import manifests_below, read_artefact
 from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level
-from lever_pipe.runtime.rerun import skipping
-from lever_pipe.runtime.rerun.artefacts import manifests_below, read_artefact
-from lever_pipe.runtime.rerun.explain import Explained, explain
+from lever_pipe.runtime.command_words import SnakemakeCommand
+from lever_pipe.runtime.reruns import skip
+from lever_pipe.runtime.reruns.why import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, experiment_of, planned_jobs
 
@@ -64,26 +66,23 @@ class RuleForecast:
     stored: int = 0  # of the skipped jobs, those whose results are in the store only
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the forecast and return 0."""
-    rest = [word for word in words[1:] if word != "--json"]
-    if {"-h", "--help"} & set(rest):
-        sys.stdout.write(__doc__ or "")
-        return 0
-    (experiment, found), jobs = experiment_of(rest), planned_jobs(rest)
+@click.command(cls=SnakemakeCommand, help=__doc__)
+@click.option("--json", "as_json", is_flag=True, help="print the same for programs")
+def command(as_json: bool, words: tuple[str, ...]) -> None:
+    """Print the forecast."""
+    (experiment, found), jobs = experiment_of(words), planned_jobs(words)
     results = Path(experiment.results)
     rules = forecast(explain(jobs, results=results, digests=contents.remembered()), recorded(results))
     work = lvlm_work.lvlm_work(jobs, experiment)
     checks = local_checks.check(experiment, rules={job.rule for job in jobs}, folder=Path())
     missing = [outcome.text for outcome in checks if outcome.level is Level.PROBLEM]
-    if "--json" in words:
+    if as_json:
         lvlm = {"at_most": [entry._asdict() for entry in work], "estimated_hours": lvlm_work.hours(work)}
         sys.stdout.write(json.dumps(as_object(rules) | {"lvlm": lvlm, "missing": missing}, indent=2) + "\n")
     else:
         line = found.destination(experiment.results)
         lacks = "\n  ".join(["\nA run needs first (lever-pipe doctor checks again):", *missing]) + "\n"
         sys.stdout.write(f"{line}\n\n".lstrip() + text(rules) + lvlm_work.text(work) + (lacks if missing else ""))
-    return 0
 
 
 def forecast(explained: Sequence[Explained], records: Records) -> list[RuleForecast]:
@@ -152,7 +151,7 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         hours=None if median is None else sum((_taken(job, median) for job in computed), Hours()),
         at_most=sum((_taken(job, 60 * job.resources["runtime"]) for job in computed), Hours()) if is_bounded else None,
         skipped=len(jobs) - len(computed),
-        stored=sum(job.skipped == skipping.STORED for job in jobs),
+        stored=sum(job.skipped == skip.STORED for job in jobs),
     )
 
 

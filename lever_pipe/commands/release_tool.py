@@ -7,7 +7,6 @@ lineage, and the Python code that loads the folder without Snakemake. Nothing is
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import shutil
 import sys
@@ -15,24 +14,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import jinja2
 from huggingface_hub import EvalResult, ModelCardData
 
 import lever_pipe
 from lever_pipe.base import atomic, contents, storage
+from lever_pipe.base.artefacts import flat
 from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownNameError
 from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.records import Pool
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.trace import EVIDENCE, MISSING, REPORT, UNCHANGED, TracedJob, traced_back
-from lever_pipe.experiment import configuration
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.lever import released as selectors
 from lever_pipe.report.evidence import EvidenceRow, read_evidence
-from lever_pipe.runtime.rerun.why_names import flat
+from lever_pipe.runtime.command_words import ConfiguredCommand
 from lever_pipe.runtime.snakemake_adapter import configured
 
 MODEL_CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")
@@ -46,22 +46,19 @@ Facts = dict[str, Any]
 AGAIN = "Run the workflow to its end."
 
 
-def main(words: Sequence[str]) -> int:
-    """Write the folder of one policy atomically, print its model card's path and return 0."""
-    parser = argparse.ArgumentParser(prog="lever-pipe release", description=__doc__)
-    parser.add_argument("policy", help="its name in the tables, with its seed")
-    parser.add_argument("out", type=Path, help="a new or empty folder")
-    parser.add_argument("--license", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
-    parser.add_argument("--checkpoint", choices=("last", "best"), default="last", help="of an agent")
-    configuration.add_options(parser)
-    options = parser.parse_args(words[1:])
-    out, name = options.out, options.policy
+@click.command(cls=ConfiguredCommand, help=__doc__)
+@click.argument("name", metavar="POLICY")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--license", "licence", required=True, help="of the weights, by the Hub's key, as apache-2.0 or other")
+@click.option("--checkpoint", type=click.Choice(["last", "best"]), default="last", help="of an agent")
+def command(name: str, out: Path, licence: str, checkpoint: str, **words: Any) -> None:
+    """Write the folder of one policy atomically and print its model card's path."""
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise ConfigError(f"{out}: expected no folder, or an empty one", found="something", do="Name another one.")
-    found = configured(vars(options))
+    found = configured(words)
     experiment = parse_experiment(found.values, source=found.source)
     results = Path(experiment.results)
-    scores, policy = _scores(name, results, options.checkpoint), PolicyName.parse(name)
+    scores, policy = _scores(name, results, checkpoint), PolicyName.parse(name)
     steps = _previous_steps(scores[-1][0], results)
     chain = [step for step in steps if not step.origin.stage.startswith(SUMMARIES)]
     # Without times and machines, so that equal computations have equal lineages.
@@ -71,13 +68,13 @@ def main(words: Sequence[str]) -> int:
         **facts,
         "label": policy.label,
         "folder": out.resolve().name,
-        "licence": options.license,
+        "licence": licence,
         "steps": chain,
     }
 
     def write(folder: Path) -> None:
         if policy.kind == AGENT:
-            summary = _write_agent(folder, facts, steps, options.checkpoint)
+            summary = _write_agent(folder, facts, steps, checkpoint)
         else:
             summary = _write_selector(folder, facts, steps, Path(experiment.encoder.model))
         storage.write_text(
@@ -86,7 +83,6 @@ def main(words: Sequence[str]) -> int:
 
     atomic.write_folder(out, write)
     sys.stdout.write(f"{out / MODEL_CARD}\n")
-    return 0
 
 
 def _scores(name: str, results: Path, checkpoint: str) -> list[tuple[EvidenceRow, EvidenceRow]]:

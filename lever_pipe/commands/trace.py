@@ -1,7 +1,8 @@
-"""`lever-pipe trace WHAT`: from a number of the report back to the checkpoint, data, config and code.
+"""`lever-pipe trace WHAT`: from a number of the report, or a policy, back to the checkpoint, data, config and code.
 
-WHAT is a file of the results, a table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`:
-line 12 of `results/report/evidence.csv`, as the pages show at each number. The trace of a cell lists its rows of the
+WHAT is a file of the results, a policy or agent by its name in the tables (`preset~world/rce/seed~0/epoch~5`), a
+table's cell as `TABLE:ROW:COLUMN` (rows count from 1), a key of evidence, or `e12`: line 12 of
+`results/report/evidence.csv`, as the pages show at each number. The trace of a cell lists its rows of the
 evidence, the rows that these are computed from, the source lines of their measurements, and only the runs of these
 lines. Each artifact occurs once: its settings, code fingerprint, commit, device, seconds, and whether its files are
 unchanged. The trace ends at raw data and model folders, with their digests, and at the row of `resources/reference` of
@@ -10,7 +11,6 @@ a published number.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,31 +18,36 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from graphlib import TopologicalSorter
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from lever_pipe.base import contents, storage
-from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import RecordError, UnknownNameError
-from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import Manifest
-from lever_pipe.base.sections import did_you_mean
-from lever_pipe.experiment import configuration
-from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
-from lever_pipe.runtime import grid_plan
-from lever_pipe.runtime.rerun import own_images
-from lever_pipe.runtime.rerun.artefacts import (
+from lever_pipe.base.artefacts import (
     MANIFEST,
+    STUDIES,
     Artefact,
     Maker,
     absolute,
+    flat,
+    label,
     makers_of,
     manifests_below,
     read_artefact,
 )
-from lever_pipe.runtime.rerun.decision import check
-from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
+from lever_pipe.base.contents import Digests
+from lever_pipe.base.errors import RecordError, UnknownNameError, first
+from lever_pipe.base.policy_names import PolicyName, group_of
+from lever_pipe.base.records import Manifest
+from lever_pipe.base.sections import did_you_mean
+from lever_pipe.experiment.plans import grid
+from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
+from lever_pipe.runtime.command_words import ConfiguredCommand
+from lever_pipe.runtime.reruns import own_images
+from lever_pipe.runtime.reruns.manifest import state_of
 from lever_pipe.runtime.snakemake_adapter import configured
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
@@ -55,6 +60,8 @@ OF_FAMILY = "p_holm"
 RUNS = ("preset~", "baseline/", "arm~")
 """Prefixes of the names of policies and agents that have their own files."""
 MODEL = "model_identity"
+OF_POLICY = ("run.json", "selections.run.json")
+"""Manifest of a policy's or agent's training; of one without training, that of its selections."""
 DISPLAY_LIMIT, DIGITS = 6, 12
 
 
@@ -106,31 +113,26 @@ class Traced(NamedTuple):
     steps: tuple[TracedJob, ...]
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the trace and return 0."""
-    parser = argparse.ArgumentParser(
-        prog="lever-pipe trace", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("what", help="a file, TABLE:ROW:COLUMN, a key of the evidence, or e12")
-    parser.add_argument("--results", type=Path, help="the results folder")
-    configuration.add_options(parser)
-    options = parser.parse_args(words[1:])
-    values = configured(vars(options)).values
-    results = options.results or Path(values.get("results", "results"))
-    traced = traced_back(options.what, results)
+@click.command(cls=ConfiguredCommand, help=__doc__)
+@click.argument("what")
+@click.option("--results", "folder", type=click.Path(path_type=Path), help="the results folder")
+def command(what: str, folder: Path | None, **words: Any) -> None:
+    """Print the trace."""
+    values = configured(words).values
+    results = folder or Path(values.get("results", "results"))
+    traced = traced_back(what, results)
     readers = [step for step in traced.steps if step.origin.stage == own_images.STAGE]
-    if readers and options.results is None:  # other results may belong to another configuration, with other images
+    if readers and folder is None:  # other results may belong to another configuration, with other images
         experiment = parse_experiment(values)
         for step in readers:
             step.images = _other_images(step, experiment)
-    sys.stdout.write(f"{options.what}\n{text(traced)}")
-    return 0
+    sys.stdout.write(f"{what}\n{text(traced)}")
 
 
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     """Return the images of a user that differ from those in the examples of a step: path -> state."""
     location = str(step.artefact.manifest.relative_to(experiment.results))
-    data = grid_plan.at(experiment, {"data": location}).data
+    data = grid.at(experiment, {"data": location}).data
     if data.source == "world":
         return {}
     with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
@@ -161,12 +163,16 @@ def _target(word: str, results: Path) -> tuple[Path, tuple[TracedRow, ...]]:
         return report / EVIDENCE, _evidence_rows(report / EVIDENCE, [word])
     if word and Path(word).exists():
         return Path(word), ()
+    for study, of_policy in product(STUDIES, OF_POLICY):
+        if word and (results / study / word / of_policy).is_file():
+            return results / study / word / of_policy, ()
     tables = storage.read_json(report / INDEX)["tables"] if (report / INDEX).is_file() else {}
     name, row, column = (*word.split(":", 2), "", "")[:3]
     if name not in tables:
-        do = "Name a file below the results, or TABLE:ROW:COLUMN with a table's id; give the run's --configfile."
+        do = "Name a file below the results, a policy, or TABLE:ROW:COLUMN; give the run's --configfile."
         do = did_you_mean(name, tables, do)
-        raise UnknownNameError(f"trace: expected a file, or a cell of a table of {results}", found=f"'{word}'", do=do)
+        expected = f"trace: expected a file, a policy, or a cell of a table of {results}"
+        raise UnknownNameError(expected, found=f"'{word}'", do=do)
     heads = tables[name]["columns"]
     cells = {str(number): line for number, line in enumerate(tables[name]["cells"], start=1)}
     indices = {key: i for i, head in enumerate(heads) for key in (str(i + 1), head)}
@@ -287,7 +293,7 @@ class _Way:
         )[::-1]
         for manifest, step in self._steps.items():
             step.makers = {name: order.index(maker) for name, maker in sources[manifest].items()}
-            now = check(step.artefact, digests)
+            now = state_of(step.artefact, digests)
             states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
             states |= dict.fromkeys(now.missing, MISSING)
             step.states = {name: states.get(name, UNCHANGED) for name in (*step.outputs, *step.inputs)}

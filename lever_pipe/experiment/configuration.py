@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -121,12 +120,6 @@ def read_words(words: Sequence[str] | None) -> list[Override]:
             raise ConfigError("--config: expected each name once", found=f"{name} twice", do="Remove one of them.")
         overrides[path] = Override(path, _read(text, f"--config {name}", is_file=False))
     return list(overrides.values())
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--configfile` and `--config` to the parser of a command that accepts no other Snakemake options."""
-    parser.add_argument("--configfile", nargs="+", default=[], type=Path, metavar="FILE", help="as for the run")
-    parser.add_argument("--config", nargs="+", default=[], metavar="NAME=VALUE", help="as for the run")
 
 
 def _overridden(values: Any, override: Override, done: tuple[str, ...]) -> Any:

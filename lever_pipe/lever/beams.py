@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
-from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.lever.trajectories import PromptIds, request_of
-from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
+from lever_pipe.experiment.beams import Beams
+from lever_pipe.lvlms.asking.prompts import PromptIds, Wording
+from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, request_of
 
 Demonstrations = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""
@@ -41,7 +40,11 @@ def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[Q
         # Rounded before any comparison, so that the batch composition cannot change the beams.
         chance.update(zip(prompts, (round(p, DIGITS) for p in score(prompts)), strict=True))
         for pool, children in grown.items():
-            ranked = sorted((-_worth(chance, pool.query_id, beam, settings), beam) for beam in children)
+            query = pool.query_id
+            if settings.rank == "total":
+                ranked = sorted((-chance[query, beam], beam) for beam in children)
+            else:
+                ranked = sorted((-_gains(chance, query, beam)[-1], beam) for beam in children)
             beams[pool] = [beam for _, beam in ranked[: settings.size]]
     return [
         QueryBeams(
@@ -54,10 +57,6 @@ def search_beams(pools: Iterable[Pool], score: Score, settings: Beams) -> list[Q
         )
         for pool, top in beams.items()
     ]
-
-
-def _worth(chance: dict[PromptIds, float], query: ExampleId, beam: Demonstrations, settings: Beams) -> float:
-    return chance[query, beam] if settings.rank == "total" else _gains(chance, query, beam)[-1]
 
 
 def _gains(chance: dict[PromptIds, float], query: ExampleId, beam: Demonstrations) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.records import Pool, Proposal
-from lever_pipe.experiment.rl_data_config import ProposalSettings
+from lever_pipe.experiment.rl_data import ProposalSettings
 
 Positions = tuple[int, ...]
 Scores = NDArray[np.float64]
@@ -107,8 +107,8 @@ def _samples(scores: Scores, options: ProposalSettings, generator: np.random.Gen
                 order = np.argsort(-(tempered + generator.gumbel(size=len(scores))), kind="stable").tolist()
             picks = tuple(order[:shots])
             order = order[shots:] if options.disjoint_samples else []
-            log_prob = _log_prob(tempered, picks)
-            yield picks, {"gen_method": "sample", "temperature": temperature, "logprob_score": log_prob}
+            parts = (log_softmax_without(tempered, picks[:step])[pick] for step, pick in enumerate(picks))
+            yield picks, {"gen_method": "sample", "temperature": temperature, "logprob_score": float(sum(parts))}
 
 
 def _retrieval(similarities: NDArray[np.float32], options: ProposalSettings) -> Iterator[Draft]:
@@ -130,10 +130,6 @@ def _random(size: int, options: ProposalSettings, generator: np.random.Generator
 
 def _uniform(size: int, shots: int, generator: np.random.Generator) -> Positions:
     return tuple(generator.choice(size, shots, replace=False).tolist())
-
-
-def _log_prob(scores: Scores, picks: Positions) -> float:
-    return float(sum(log_softmax_without(scores, picks[:step])[pick] for step, pick in enumerate(picks)))
 
 
 def _proposal(pool: Pool, positions: Positions, facts: dict[str, object]) -> Proposal:

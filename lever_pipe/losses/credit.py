@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import assert_never
 
 import torch
 from torch import Tensor
 
+from lever_pipe.base.records import TrajectoryScore, TurnCredit
 from lever_pipe.base.shapes import ShapeError, shaped
 from lever_pipe.losses.advantages import centred_advantages, leave_one_out_advantages
 from lever_pipe.losses.reduction import group_has_spread, group_z_scores, masked
-
-TrajectoryScore = Literal["sum", "mean", "r2g"]
-TurnCredit = Literal["equalized", "r2g", "em"]
 
 SMALLEST_DEVIATION = 1e-6
 """Added to a group's standard deviation, as published."""

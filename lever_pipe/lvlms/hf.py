@@ -31,7 +31,8 @@ from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment, of_system
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
+    from lever_pipe.experiment.job_runtime import LvlmExecution
+    from lever_pipe.experiment.lvlm import AnswerSettings
 
 REQUIRED = ("config.json", "tokenizer.json")
 PROMPTS_PER_BATCH = 8
@@ -244,6 +245,10 @@ def described(folder: Path) -> Stock:
     if tokenizer.chat_template is None:  # older folders have it with the processor, in chat_template.json
         tokenizer.chat_template = processor.chat_template
     before_answer, end = _around_answer(folder, tokenizer, image)
+    # Some tokenizers add the beginning of a sequence themselves.
+    plain, usual = (tokenizer(REPLY, add_special_tokens=added).input_ids for added in (False, True))
+    begins = usual != plain and usual[:1] == [tokenizer.bos_token_id]
+    special = tuple((name, token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str))
     return Stock(
         folder=folder,
         tokenizer=tokenizer,
@@ -252,14 +257,10 @@ def described(folder: Path) -> Stock:
         context=config.get_text_config().max_position_embeddings,
         before_answer=before_answer,
         processor=processor,
-        begin=_begin(tokenizer),
-        template=ChatTemplate(tokenizer.get_chat_template(), _named(tokenizer)),
+        begin=str(tokenizer.bos_token) if begins else "",
+        template=ChatTemplate(tokenizer.get_chat_template(), special),
         model=None,
     )
-
-
-def _named(tokenizer: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((name, token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str))
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
@@ -301,12 +302,6 @@ def _around_answer(folder: Path, tokenizer: Any, image: str) -> tuple[str, int]:
         expected = f"{folder}: expected a chat template that shows images and ends answers"
         raise CheckpointError(expected, found="; ".join(problems), do="Fix its chat template, or name another model.")
     return begins[0], int(end)
-
-
-def _begin(tokenizer: Any) -> str:
-    """Return the text that the tokenizer itself adds before a text: the beginning of a sequence, or nothing."""
-    plain, usual = (tokenizer(REPLY, add_special_tokens=added).input_ids for added in (False, True))
-    return str(tokenizer.bos_token) if usual != plain and usual[:1] == [tokenizer.bos_token_id] else ""
 
 
 def _processor(folder: Path, kind: str) -> Any:

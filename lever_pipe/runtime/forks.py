@@ -1,8 +1,9 @@
 """Run the jobs of one machine as forks of a server process with preloaded modules.
 
 Starting Python and importing torch and transformers takes longer than most jobs compute. So a server imports them once,
-computes nothing, and forks a child for each call of `python -m lever_pipe`. The child has the environment, working
-directory, log file, signals and exit status of a fresh process, its stage as its name, and no state of an earlier job.
+computes nothing, and forks a child for each call of `python -m lever_pipe stage`. The child has the environment,
+working directory, log file, signals and exit status of a fresh process, its stage as its name, and no state of an
+earlier job.
 `snakemake_executor_plugin_local` uses these servers.
 
 The libraries fix their CPU instructions and number of threads at import. So a server starts with the environment of its
@@ -31,7 +32,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,8 +39,9 @@ from typing import Any, NoReturn
 from lever_pipe.base import plugins
 from lever_pipe.base.process_environment import TEMPORARY, THREADS
 from lever_pipe.experiment import manifests
+from lever_pipe.runtime import stage_call
 
-CALL = ["python", "-m", "lever_pipe"]
+CALL = ["python", "-m", "lever_pipe", "stage"]
 PARENT_DEATH_SIGNAL, NAME = 1, 15  # PR_SET_PDEATHSIG and PR_SET_NAME of prctl(2)
 FROM_JOB = 3
 """Number of the job of a kind that starts its server: the imports take as long as a few short jobs."""
@@ -51,7 +52,7 @@ Children = dict[int, tuple[int, int]]
 
 
 def call_in(command: str) -> tuple[list[str], str] | None:
-    """Return WORDS and LOG of a shell command `python -m lever_pipe WORDS > LOG 2>&1`.
+    """Return WORDS and LOG of a shell command `python -m lever_pipe stage WORDS > LOG 2>&1`.
 
     Return None for any other command, or if a shell could interpret it differently.
     """
@@ -112,7 +113,7 @@ class Forks:
         return self._ready.wait(timeout) and self.ready
 
     def start(self, words: Sequence[str], *, log: str, environment: Mapping[str, str]) -> Future[int]:
-        """Fork `python -m lever_pipe WORDS > LOG 2>&1`; return a future exit status, negative for a signal."""
+        """Fork `python -m lever_pipe stage WORDS > LOG 2>&1`; return a future exit status, negative for a signal."""
         number, status = next(self._numbers), Future[int]()
         order = {"number": number, "words": list(words), "log": log, "environment": dict(environment)}
         with self._lock:
@@ -195,7 +196,7 @@ def _fork(
 
 
 def _become_job(server: int, descriptors: Iterable[int], order: dict[str, Any]) -> NoReturn:
-    """Run a job in a child like a fresh `python -m lever_pipe`, and exit."""
+    """Run a job in a child like a fresh `python -m lever_pipe stage`, and exit."""
     status = 1
     try:
         # First: the child inherits ignored signals, but must receive SIGTERM when the server dies.
@@ -210,9 +211,7 @@ def _become_job(server: int, descriptors: Iterable[int], order: dict[str, Any]) 
         os.environ.update(order["environment"])
         _write_to(order["log"])
         sys.argv = [sys.argv[0], *order["words"]]
-        main = import_module("lever_pipe.__main__").main
-
-        status = main(order["words"])
+        status = stage_call.main(order["words"])
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:

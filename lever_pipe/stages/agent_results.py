@@ -5,12 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.agent_config import START_ARM
-from lever_pipe.experiment.agent_stage_configs import (
-    CollectAgentsConfig,
-    CollectDialoguesConfig,
-    CompareArmsConfig,
-)
+from lever_pipe.experiment.agent_results import CollectAgentsConfig, CollectDialoguesConfig, CompareArmsConfig
+from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.dialogues import dialogues, samples_of
 from lever_pipe.intention.records import DialogueRow
@@ -41,10 +37,8 @@ def collect_agents(
     manifests: Inputs,
     test_evaluations: Inputs,
     test_episodes: Inputs,
-    start_evaluations: Inputs,
-    start_episodes: Inputs,
-    served_evaluations: Inputs,
-    served_episodes: Inputs,
+    untrained_evaluations: Inputs,
+    untrained_episodes: Inputs,
     curves: Output,
     episodes_table: Output,
     runs: Output,
@@ -53,8 +47,8 @@ def collect_agents(
     """Write one line per number to `curves`, one per evaluated episode to `episodes_table`, one per run to `runs`.
 
     The files of every kind belong to `config.runs`, in the same order; the files of held-out tasks may be absent
-    altogether. The start policy has separate lines, with `start` as the arm's name; its files may be absent, too.
-    Served agents have separate lines under their names.
+    altogether. The untrained agents have separate lines: the start policy, with `start` as the arm's name, then the
+    served agents under their names. Their files may be absent, too.
     """
     trained = [
         read_run(
@@ -67,9 +61,9 @@ def collect_agents(
         )
         for i, run in enumerate(config.runs)
     ]
-    start = [read_untrained(START_ARM, *paths) for paths in zip(start_evaluations, start_episodes, strict=True)]
-    files = zip(config.served, served_evaluations, served_episodes, strict=True)
-    untrained = [*start, *(read_untrained(*pair) for pair in files)]
+    names = (START_ARM, *config.served) if untrained_evaluations else ()
+    files = zip(names, untrained_evaluations, untrained_episodes, strict=True)
+    untrained = [read_untrained(*of_agent) for of_agent in files]
     lines = chain(*map(evaluation_lines, untrained), *map(curve_lines, trained))
     write_csv(curves, CURVES_COLUMNS, lines)
     write_csv(episodes_table, EPISODES_COLUMNS, chain(*map(episode_lines, [*untrained, *trained])))

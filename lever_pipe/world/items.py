@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.lexicon import (
     COLORS,
     COUNTS,
@@ -105,11 +105,6 @@ def _draw_facts(relation: Relation, n_active: int, rng: np.random.Generator) -> 
     return dict(zip(relation.keys, (str(a) for a in rng.permutation(used)), strict=True))
 
 
-def _draw_confusions(relation: Relation, rng: np.random.Generator) -> dict[str, str]:
-    cycle = [str(answer) for answer in rng.permutation(relation.answers)]
-    return dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))
-
-
 def draw_knowledge(options: WorldData) -> Knowledge:
     """Return the facts of the world `options.mapping_seed`: random ones, and guesses of the released LVLM."""
     facts, confusions = {}, {}
@@ -117,7 +112,8 @@ def draw_knowledge(options: WorldData) -> Knowledge:
         rng = generator(options.mapping_seed, "knowledge", relation.name)
         sampled = _draw_facts(relation, options.n_active_answers, rng)
         facts[relation.name] = sampled | _draw_guessed(relation, options)
-        confusions[relation.name] = _draw_confusions(relation, rng)
+        cycle = [str(answer) for answer in rng.permutation(relation.answers)]
+        confusions[relation.name] = dict(zip(cycle, cycle[1:] + cycle[:1], strict=True))
     return Knowledge(facts, confusions)
 
 
@@ -140,11 +136,6 @@ def _draw_scene(skew: float, rng: np.random.Generator) -> Scene:
     """Return a scene, mostly of one shape."""
     count = COUNTS[0] if rng.random() < SINGLE_SHARE else COUNTS[int(rng.integers(1, len(COUNTS)))]
     return Scene(_pick(KINDS, skew, rng), _pick(COLORS, skew, rng), count)
-
-
-def _draw_relation(options: WorldData, rng: np.random.Generator) -> Relation:
-    family = PERCEPTUAL if rng.random() < options.perceptual_share else KNOWLEDGE
-    return _pick([relation for relation in family if relation.name in options.relations], options.skew, rng)
 
 
 def annotate(
@@ -195,24 +186,21 @@ def _add_another(
     return replace(scene, count=COUNTS[1], second=second)
 
 
-def _is_composite(relations: Sequence[Relation], options: WorldData, rng: np.random.Generator) -> bool:
-    may_be = bool(options.composite_share) and len(relations) == 1 and relations[0].is_knowledge
-    return may_be and rng.random() < options.composite_share
-
-
 def _draw_picture_questions(
     n_questions: int, knowledge: Knowledge, options: WorldData, rng: np.random.Generator
 ) -> tuple[Scene, list[AnnotatedQuestion]]:
     relations: list[Relation] = []
     while len(relations) < n_questions:
-        relation = _draw_relation(options, rng)
+        family = PERCEPTUAL if rng.random() < options.perceptual_share else KNOWLEDGE
+        relation = _pick([each for each in family if each.name in options.relations], options.skew, rng)
         if relation not in relations:
             relations.append(relation)
     scene = _draw_scene(options.skew, rng)
+    may_be_composite = options.composite_share > 0 and len(relations) == 1 and relations[0].is_knowledge
     if any(relation.key == "count" for relation in relations):
         # For a question about the count, all counts are equally likely.
         scene = replace(scene, count=COUNTS[rng.integers(len(COUNTS))])
-    elif _is_composite(relations, options, rng):
+    elif may_be_composite and rng.random() < options.composite_share:
         scene = _add_another(scene, relations[0], knowledge, options.skew, rng)
     return scene, [_draw_question(scene, relation, knowledge, options, rng) for relation in relations]
 

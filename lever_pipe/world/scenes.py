@@ -28,12 +28,9 @@ PALETTE = {
 Points = list[tuple[float, float]]
 
 
-def _polar(radius: float, angle: float) -> tuple[float, float]:
-    return radius * math.sin(angle), -radius * math.cos(angle)
-
-
 def _star() -> Points:
-    return [_polar(1.0 if i % 2 == 0 else 0.42, i * math.pi / 5) for i in range(10)]
+    polar = [(1.0 if i % 2 == 0 else 0.42, i * math.pi / 5) for i in range(10)]
+    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in polar]
 
 
 def _cross(arm: float = 0.33) -> Points:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lever_pipe.commands.tools import schema_text
+from lever_pipe.commands.schema_tool import schema_text
 from lever_pipe.experiment.studies import parse_experiment
 
 ROOT = Path(__file__).parents[2]

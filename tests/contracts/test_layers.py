@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.provenance import modules_of, stages
+from lever_pipe.experiment.studies import Experiment
 
 from .workflow_model import rules
 
@@ -21,14 +23,15 @@ FLOORS = [
     {"lvlms"},
     {"lever", "intention", "world"},
     {"report"},
+    {"stages"},
     {"runtime"},
-    {"stages", "commands"},
+    {"commands"},
     {"__main__", "__init__"},
 ]
 PURE = ("losses", "metrics", "statistics")
 IMPURE = ("experiment", "base.sections", "base.storage")
 # The largest import closures that the identity of a stage may have; growth is a deliberate edit.
-CLOSURES = {"score_answers": 22, "train_rce_epoch": 41, "train_grpo_epoch": 44, "answer_prompts": 40}
+CLOSURES = {"score_answers": 22, "train_rce_epoch": 41, "train_grpo_epoch": 46, "answer_prompts": 40}
 
 
 def floor(room: str) -> int:
@@ -36,13 +39,18 @@ def floor(room: str) -> int:
 
 
 def imports(path: Path) -> set[str]:
-    """Return what a module imports of the package anywhere, type checking included, as `base.errors.ConfigError`."""
+    """Return what a module imports of the package anywhere, as `base.errors.ConfigError`.
+
+    Imports in functions, for type checking, and by a constant of `import_module` count too.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names |= {str(word.value) for word in node.args if isinstance(word, ast.Constant)}
     return {name.removeprefix("lever_pipe.") for name in names if name.startswith("lever_pipe.")}
 
 
@@ -67,6 +75,45 @@ def test_every_room_has_a_floor_and_nothing_lies_next_to_them() -> None:
 
 def test_imports_go_down_and_neighbours_are_strangers() -> None:
     assert violations() == []
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("def f():\n    from lever_pipe.commands import trace", "commands.trace"),
+        ("import_module('lever_pipe.__main__').main", "__main__"),
+        ("importlib.import_module('lever_pipe.stages.world')", "stages.world"),
+        ("if TYPE_CHECKING:\n    import lever_pipe.report", "report"),
+    ],
+)
+def test_imports_are_found_wherever_they_are(tmp_path: Path, program: str, found: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(program)
+    assert imports(path) == {found}
+
+
+def test_the_package_imports_no_program_beside_it() -> None:
+    """What trains the embedded models stays outside: a run only reads them."""
+    for path in PACKAGE.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) (tools|benchmarks|tests)\b", path.read_text(), re.MULTILINE), path
+    of_tools = {name.partition(".")[0] for path in (PACKAGE.parent / "tools").rglob("*.py") for name in imports(path)}
+    assert of_tools <= {"base", "experiment", "metrics", "world"}
+
+
+def test_what_a_docstring_names_in_another_module_exists() -> None:
+    rooms = set().union(*FLOORS) - set(Experiment.model_fields)  # `report.title` is a key of the configuration
+    named = re.compile(rf"`(?:lever_pipe\.)?((?:{'|'.join(rooms)})(?:\.(?!NAME|jsonl)\w+)+)`")
+    found = {(path, name) for path in PACKAGE.rglob("*.py") for name in named.findall(path.read_text())}
+    assert len(found) > 10
+    assert {f"{path.relative_to(PACKAGE)}: {name}" for path, name in found if not _exists(PACKAGE, name)} == set()
+
+
+def _exists(folder: Path, name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if (folder / first).is_dir():
+        return not rest or _exists(folder / first, rest)
+    path = folder / f"{first}.py"
+    return path.is_file() and re.search(rf"\b{rest.partition('.')[0]}\b", path.read_text()) is not None
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -96,7 +143,7 @@ def test_only_the_stages_of_the_emulation_import_it() -> None:
 def test_no_stage_reaches_what_reads_pickles() -> None:
     """Only `convert` calls `torch.load` (`test_no_execution.py`), and only a person calls it or `import_checkpoint`."""
     for stage in stages():
-        assert not any(name.startswith("commands.convert_tool") for name in modules_of(stage)), stage
+        assert "lever_pipe.commands.convert_tool" not in modules_of(stage), stage
     users = [path.name for path in PACKAGE.rglob("*.py") if any("commands.convert_tool" in i for i in imports(path))]
     assert users == ["checkpoint_tool.py"]
     assert not any("checkpoint_tool" in name for path in PACKAGE.rglob("*.py") for name in imports(path))
@@ -110,21 +157,15 @@ def test_package_files_hold_a_docstring_only() -> None:
         assert not extra, path
 
 
-def imported_modules(stage: str) -> set[str]:
-    """Return the files with the code of a stage, including files that provide only one declaration."""
-    names = {module for name in modules_of(stage) for module in (name, name.rpartition(".")[0])}
-    return {name for name in names if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
-
-
 @pytest.mark.parametrize(("stage", "largest"), CLOSURES.items())
 def test_a_stage_imports_few_modules(stage: str, largest: int) -> None:
-    modules = imported_modules(stage)
+    modules = modules_of(stage)
     assert len(modules) <= largest, f"{stage}: {len(modules)} modules: {sorted(modules)}"
 
 
 def test_rce_does_not_depend_on_the_kl() -> None:
-    assert "losses.kl" in imported_modules("train_grpo_epoch")
-    assert "losses.kl" not in imported_modules("train_rce_epoch")
+    assert "lever_pipe.losses.kl" in modules_of("train_grpo_epoch")
+    assert "lever_pipe.losses.kl" not in modules_of("train_rce_epoch")
 
 
 def test_a_class_name_exists_once() -> None:

@@ -64,6 +64,6 @@ def test_a_hostile_value_stays_one_word(tmp_path: Path, name: str, hostile: str)
         "threads": 1,
     }
     words = words_of(rules()[name].shellcmd, tmp_path, **values)
-    assert words[:6] == ["-m", "lever_pipe", name, f"a={hostile}", f"b={hostile}", f"b={hostile}"]
+    assert words[:7] == ["-m", "lever_pipe", "stage", name, f"a={hostile}", f"b={hostile}", f"b={hostile}"]
     assert "--ledger" not in words or words[words.index("--ledger") + 1] == hostile
     assert [path.name for path in tmp_path.iterdir()] == [log]

@@ -21,7 +21,6 @@ CALLS: tuple[tuple[str, ...], ...] = (
     *(("ledger", "merge", "@"), ("ledger", "@")),
     *(("plan", "--configfile", "@"), ("why", "train_rce_epoch", "--configfile", "@")),
     ("why", "train_rce_epoch", "--config", "@"),
-    *(("export", "@", "folder", "out"), ("export", "wandb", "@", "out")),
     *(("store", "@"), ("why", "")),
 )  # fmt: skip
 

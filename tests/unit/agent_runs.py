@@ -17,13 +17,10 @@ import numpy as np
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Schedule
-from lever_pipe.experiment.agent_stage_configs import (
-    AgentRun,
-    CollectAgentsConfig,
-    CompareArmsConfig,
-)
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation, AgentRun
+from lever_pipe.experiment.agent_results import CollectAgentsConfig, CompareArmsConfig
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo, Schedule
+from lever_pipe.experiment.report import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.stages.agent_results import collect_agents
 
@@ -226,16 +223,15 @@ def write_runs(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
             paths.setdefault(name, []).append(path)
     names = ("metrics", "evaluations", "episodes", "done", "manifests", "test_evaluations", "test_episodes")
     found = {name: tuple(paths.get(name, ())) for name in names}
-    found |= write_untrained(folder, study, "start", *(["start"] if study.has_test else []))
-    return found | write_untrained(folder, study, "served", *study.served)
+    return found | write_untrained(folder, study)
 
 
-def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[str, tuple[Path, ...]]:
+def write_untrained(folder: Path, study: Study) -> dict[str, tuple[Path, ...]]:
     """Write the outputs of `evaluate_start`, or `evaluate_served`, whose agents have costs and miss a task."""
-    files: dict[str, tuple[Path, ...]] = {f"{kind}_evaluations": (), f"{kind}_episodes": ()}
-    for name in names:
+    files: dict[str, tuple[Path, ...]] = {"untrained_evaluations": (), "untrained_episodes": ()}
+    for name in ("start", *study.served) if study.has_test else ():
         evaluations, episodes = evaluate(study, AgentRun(arm=name, seed=0), "test", "last", 0)
-        if kind == "served":
+        if name != "start":
             episodes[0] = episodes[0].model_copy(update={"end": "failed"})
             sound = evaluation_values(episodes[1 : study.n_test], study.n_test - 1) | {"tasks_lost": 1.0}
             evaluations = [
@@ -243,9 +239,9 @@ def write_untrained(folder: Path, study: Study, kind: str, *names: str) -> dict[
                 for row in evaluations
             ]
         for rows, what in ((evaluations, "evaluations"), (episodes, "episodes")):
-            path = folder / name / f"{kind}_{what}.jsonl"
+            path = folder / name / f"untrained_{what}.jsonl"
             storage.write_rows(path, rows)
-            files[f"{kind}_{what}"] += (path,)
+            files[f"untrained_{what}"] += (path,)
     return files
 
 

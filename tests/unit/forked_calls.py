@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import lever_pipe.__main__
 from lever_pipe.experiment import manifests
+from lever_pipe.runtime import stage_call
 
 
 def main(words: list[str]) -> int:
@@ -35,9 +35,9 @@ def main(words: list[str]) -> int:
         sys.stderr.flush()
         time.sleep(float(rest[0]))
     if what == "unwind":
-        with lever_pipe.__main__._unwinding():
+        with stage_call._unwinding():
             return main(["sleep", *rest])
     return 0
 
 
-lever_pipe.__main__.main = main
+stage_call.main = main  # type: ignore[assignment]

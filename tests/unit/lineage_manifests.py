@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lever_pipe.base.records import Manifest, PolicyRef
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Reward, Selector, Sft
-from lever_pipe.experiment.lvlm_config import Decode, PromptSettings
-from lever_pipe.experiment.stage_configs import (
-    AnswerPromptsConfig,
-    ContinuedRce,
-    LvlmConfig,
-    RewardGroupsConfig,
-    ScoreAnswersConfig,
-    SelectBaselineConfig,
-    SelectDemonstrationsConfig,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import Manifest
+from lever_pipe.experiment.distil import Distil, TrainDistilEpochConfig
+from lever_pipe.experiment.evaluation import ScoreAnswersConfig
+from lever_pipe.experiment.grpo import Grpo, TrainGrpoEpochConfig
+from lever_pipe.experiment.lvlm import AnswerPromptsConfig, Decode, LvlmConfig, PromptSettings
+from lever_pipe.experiment.on_policy import OnPolicy, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import ContinuedRce, Rce, TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
+from lever_pipe.experiment.selections import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.selector import Selector
+from lever_pipe.experiment.sft import Sft, TrainSftEpochConfig
 
 TRAINING = {"preset": "p", "selector": Selector(width=8), "train_share": 0.8, "max_gradient_norm": 1.0}
 LVLM = LvlmConfig(
@@ -108,6 +102,6 @@ def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> Manifest:
 
 
 def scores(*policies: str, **changed: Any) -> Manifest:
-    refs = tuple(map(PolicyRef.of, policies))
+    refs = tuple(map(PolicyName.parse, policies))
     config = ScoreAnswersConfig(policies=refs, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
     return manifest("score_answers", config, **changed)

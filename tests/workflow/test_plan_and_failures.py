@@ -162,8 +162,9 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
         f"presets: {{world: {{start_from: {given.parent}}}}}\nintention: {{served: [{{name: gpt, model: m}}]}}\n"
     )
     text = untouched.call(*SMOKE, str(extra), "--dry-run", "--printshellcmds").stdout
-    calls = [shlex.split(line) for line in text.splitlines() if line.startswith("Shell command: python -m lever_pipe")]
-    words = {stage: set[str]().union(*(call for call in calls if call[5] == stage)) for stage in {c[5] for c in calls}}
+    called = "Shell command: python -m lever_pipe stage"
+    calls = [shlex.split(line) for line in text.splitlines() if line.startswith(called)]
+    words = {stage: set[str]().union(*(call for call in calls if call[6] == stage)) for stage in {c[6] for c in calls}}
     init, agents = "results/smoke/lever/preset~world/init/seed~0", "results/smoke/intention"
     assert {f"start={given}", f"selector={init}/selector.safetensors"} < words["initialise_selector"]
     assert f"started={init}/run.json" in words["collect_lineage"]

@@ -1,18 +1,18 @@
-EVALUATED, SAMPLED = plan.evaluated(EXPERIMENT), plan.sampled(EXPERIMENT)
-CONTROLLED = plan.controlled(EXPERIMENT)
-BATCHES = plan.batches(EXPERIMENT)
+EVALUATED, SAMPLED = policies.evaluated(EXPERIMENT), policies.sampled(EXPERIMENT)
+CONTROLLED = policies.controlled(EXPERIMENT)
+BATCHES = policies.batches(EXPERIMENT)
 SELECTING = [policy for policy in EVALUATED if not policy.startswith("baseline/")]
 PRESETS = [arm.preset for arm in EXPERIMENT.arms]
 
 
 rule collect_lineage:
     input:
-        training=expand(join(LEVER, "{policy}/run.json"), policy=plan.trained(EXPERIMENT)),
+        training=expand(join(LEVER, "{policy}/run.json"), policy=policies.trained(EXPERIMENT)),
         started=[
             f"{LEVER}/preset~{arm.preset}/init/seed~{seed}/run.json"
             for arm in EXPERIMENT.arms
             for seed in arm.seeds
-            if plan.started_from(EXPERIMENT, arm.preset)
+            if policies.started_from(EXPERIMENT, arm.preset)
         ],
         rewards=expand(join(LEVER, "preset~{preset}/groups.run.json"), preset=PRESETS),
         selections=expand(join(LEVER, "{policy}/selections.run.json"), policy=EVALUATED),
@@ -31,7 +31,7 @@ rule collect_lineage:
     message:
         "Collect the lineage of every policy"
     shell:
-        "python -m lever_pipe collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_lineage {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_policies:
@@ -52,14 +52,16 @@ rule compare_policies:
     message:
         "Compare all policies: intervals and tests"
     shell:
-        "python -m lever_pipe compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage compare_policies {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_drift:
     input:
         train_embeddings=f"{LEVER}/embeddings/train.safetensors",
         eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
-        selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *plan.starts(EXPERIMENT)]),
+        selectors=expand(
+            join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *policies.starts(EXPERIMENT)]
+        ),
         eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
         parameters=f"{TABLES}/parameters.csv",
@@ -74,7 +76,7 @@ rule measure_drift:
     message:
         "Measure the drift of selectors from their starts"
     shell:
-        "python -m lever_pipe measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage measure_drift {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_samples:
@@ -101,7 +103,7 @@ rule collect_samples:
     message:
         "Collect samples: answers, gallery, selections, copies"
     shell:
-        "python -m lever_pipe collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_samples {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule answer_controls:
@@ -128,5 +130,5 @@ rule answer_controls:
     message:
         "Answer with blank images, moved answers and in reversed order"
     shell:
-        "python -m lever_pipe answer_controls {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage answer_controls {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"

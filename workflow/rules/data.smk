@@ -35,7 +35,7 @@ rule generate_world:
     message:
         "Generate the world: {wildcards.split} questions, annotations, images"
     shell:
-        "python -m lever_pipe generate_world {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage generate_world {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule prepare_examples:
@@ -59,7 +59,7 @@ rule prepare_examples:
     message:
         "Read the {wildcards.split} questions and check every annotation and image"
     shell:
-        "python -m lever_pipe prepare_examples {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage prepare_examples {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule embed_examples:
@@ -82,7 +82,7 @@ rule embed_examples:
     message:
         "Embed images and questions: {wildcards.split}"
     shell:
-        "python -m lever_pipe embed_examples {params.files:q}"
+        "python -m lever_pipe stage embed_examples {params.files:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -106,4 +106,4 @@ rule sample_pools:
     message:
         "Sample a pool of candidates for each query: {wildcards.split}"
     shell:
-        "python -m lever_pipe sample_pools {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage sample_pools {params.files:q} --threads {threads} > {log:q} 2>&1"

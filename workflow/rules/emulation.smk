@@ -1,4 +1,4 @@
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
+from lever_pipe.experiment.emulation import EMULATED_ARMS
 
 
 rule emulate_first_items:
@@ -20,16 +20,16 @@ rule emulate_first_items:
     message:
         "Select from the first {wildcards.offered} train items: {wildcards.trained}"
     shell:
-        "python -m lever_pipe emulate_first_items {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage emulate_first_items {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 if EMULATE:
-    OF_ARM = [policy.removeprefix("emulation/none/") for policy in plan.emulated(EXPERIMENT, "none")]
+    OF_ARM = [policy.removeprefix("emulation/none/") for policy in policies.emulated(EXPERIMENT, "none")]
     UNTOUCHED = f"{LEVER}/preset~{EMULATE.preset}"
 
     rule emulate_untouched:
         input:
-            groups=f"{UNTOUCHED}/{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
+            groups=f"{UNTOUCHED}/{training.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
             embeddings=f"{LEVER}/embeddings/train.safetensors",
             reference=f"{UNTOUCHED}/rce/seed~{EMULATE.seed}/epoch~{EMULATE.base_rce_epoch}/selector.safetensors",
         output:
@@ -45,7 +45,7 @@ if EMULATE:
         message:
             "Emulate GRPO without a single update"
         shell:
-            "python -m lever_pipe emulate_untouched {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage emulate_untouched {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule emulate_selections:
         input:
@@ -68,11 +68,11 @@ if EMULATE:
         message:
             "Emulate the published evaluation: {wildcards.arm}"
         shell:
-            "python -m lever_pipe emulate_selections {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage emulate_selections {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule score_emulation:
         input:
-            selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=plan.emulated(EXPERIMENT)),
+            selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=policies.emulated(EXPERIMENT)),
             answers=f"{LEVER}/answers/emulation/answers.jsonl",
             eval_examples=f"{LEVER}/examples/eval.jsonl",
             untouched=f"{EMULATION}/untouched/metrics.jsonl",
@@ -91,4 +91,4 @@ if EMULATE:
         message:
             "Score the emulated policies"
         shell:
-            "python -m lever_pipe score_emulation {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage score_emulation {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -17,7 +17,7 @@ rule select_demonstrations:
     message:
         "Select demonstrations: {wildcards.selected}"
     shell:
-        "python -m lever_pipe select_demonstrations {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage select_demonstrations {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule select_baseline:
@@ -40,7 +40,7 @@ rule select_baseline:
     message:
         "Select demonstrations: baseline {wildcards.baseline}"
     shell:
-        "python -m lever_pipe select_baseline {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage select_baseline {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule select_own:
@@ -64,7 +64,7 @@ rule select_own:
     message:
         "Select demonstrations: own policy {wildcards.own}"
     shell:
-        "python -m lever_pipe select_own {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage select_own {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule answer_prompts:
@@ -90,7 +90,7 @@ rule answer_prompts:
     message:
         "Answer all prompts of {wildcards.batch}"
     shell:
-        "python -m lever_pipe answer_prompts {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage answer_prompts {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -114,7 +114,7 @@ rule score_answers:
     message:
         "Score the answers of {wildcards.batch}"
     shell:
-        "python -m lever_pipe score_answers {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage score_answers {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule measure_pools:
@@ -136,4 +136,4 @@ rule measure_pools:
     message:
         "Measure the upper bound of answers copied from the evaluation pools"
     shell:
-        "python -m lever_pipe measure_pools {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage measure_pools {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -1,6 +1,6 @@
 GRID = f"{RESULTS}/grid"
 GRID_PAGE = [f"{GRID}/report.html"] if "grid" in EXPERIMENT.studies else []
-ANSWERED = [grid_plan.batch_of(cell) for cell in plan.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
+ANSWERED = [grid.answers_of(cell) for cell in grid.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
 
 
 rule compare_cells:
@@ -20,7 +20,7 @@ rule compare_cells:
     message:
         "Compare all cells of the grid: intervals and tests"
     shell:
-        "python -m lever_pipe compare_cells {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage compare_cells {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule build_grid:
@@ -45,4 +45,4 @@ rule build_grid:
     message:
         "Build the grid's page"
     shell:
-        "python -m lever_pipe build_grid {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage build_grid {params.files:q} --threads {threads} > {log:q} 2>&1"

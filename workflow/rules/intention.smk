@@ -3,11 +3,11 @@ AGENTS = f"{RESULTS}/intention"
 RUN_OF_AGENT = join(AGENTS, "arm~{arm}/seed~{seed}")
 AGENT_TABLES = f"{AGENTS}/tables"
 IS_NATIVE = INTENTION.engine == "native"
-AGENT_RUNS = [agent_plan.folder_of(run) for run in agent_plan.runs(INTENTION)]
+AGENT_RUNS = [agents.folder_of(run) for run in agents.runs(INTENTION)]
 PLAYED_RUNS = AGENT_RUNS if IS_NATIVE else []
-SERVED_AGENTS = [agent.name for agent in INTENTION.served]
+UNTRAINED = ["start", *(f"served~{agent.name}" for agent in INTENTION.served)] if IS_NATIVE else []
 WARM_START = f"{AGENTS}/warm_start/policy"
-CODEC = [f"{WARM_START}/{name}" for name in agent_plan.codec_files(INTENTION)]
+CODEC = [f"{WARM_START}/{name}" for name in agents.codec_files(INTENTION)]
 START = [f"{WARM_START}/model.safetensors", f"{WARM_START}/config.json", *CODEC] if INTENTION.is_taught else []
 # No declared input, so that Snakemake ignores its times: the identity contains the digest of the model folder.
 MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
@@ -18,7 +18,7 @@ rule prepare_tasks:
     input:
         **{
             name: [path for path in paths if not snakemake_adapter.is_assumed(path)]
-            for name, paths in agent_plan.raw_files(INTENTION).items()
+            for name, paths in agents.raw_files(INTENTION).items()
         },
     output:
         train_tasks=f"{AGENTS}/tasks/train.jsonl",
@@ -37,7 +37,7 @@ rule prepare_tasks:
     message:
         "Prepare the agent's tasks"
     shell:
-        "python -m lever_pipe prepare_tasks {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage prepare_tasks {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule warm_start_agent:
@@ -65,7 +65,7 @@ rule warm_start_agent:
     message:
         "Teach the agent to call its tool"
     shell:
-        "python -m lever_pipe warm_start_agent {params.files:q} {params.agent:q}"
+        "python -m lever_pipe stage warm_start_agent {params.files:q} {params.agent:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -99,7 +99,7 @@ if IS_NATIVE:
         message:
             "GRPO of the agent: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe train_agent {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage train_agent {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_agent:
@@ -128,7 +128,7 @@ if IS_NATIVE:
         message:
             "Evaluate the agent on held-out tasks: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe evaluate_agent {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage evaluate_agent {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_start:
@@ -154,7 +154,7 @@ if IS_NATIVE:
         message:
             "Evaluate the start policy on held-out tasks"
         shell:
-            "python -m lever_pipe evaluate_start {params.files:q} {params.agent:q}"
+            "python -m lever_pipe stage evaluate_start {params.files:q} {params.agent:q}"
             " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
     rule evaluate_served:
@@ -176,7 +176,7 @@ if IS_NATIVE:
         message:
             "Evaluate the served agent {wildcards.arm} on held-out tasks"
         shell:
-            "python -m lever_pipe evaluate_served {params.files:q} {params.agent:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage evaluate_served {params.files:q} {params.agent:q} --threads {threads} > {log:q} 2>&1"
 
 else:
 
@@ -194,7 +194,7 @@ else:
         message:
             "Render the original trainer's launch files: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe render_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage render_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule convert_verl:
         input:
@@ -215,7 +215,7 @@ else:
         message:
             "Convert the original trainer's log: arm {wildcards.arm}, seed {wildcards.seed}"
         shell:
-            "python -m lever_pipe convert_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage convert_verl {params.files:q} --threads {threads} > {log:q} 2>&1"
 
     rule launch:
         input:
@@ -231,10 +231,8 @@ rule collect_agents:
         manifests=expand(join(AGENTS, "{run}/run.json"), run=AGENT_RUNS),
         test_evaluations=expand(join(AGENTS, "{run}/test/evaluations.jsonl"), run=PLAYED_RUNS),
         test_episodes=expand(join(AGENTS, "{run}/test/episodes.jsonl"), run=PLAYED_RUNS),
-        start_evaluations=[f"{AGENTS}/start/evaluations.jsonl"] if IS_NATIVE else [],
-        start_episodes=[f"{AGENTS}/start/episodes.jsonl"] if IS_NATIVE else [],
-        served_evaluations=expand(join(AGENTS, "served~{name}/evaluations.jsonl"), name=SERVED_AGENTS),
-        served_episodes=expand(join(AGENTS, "served~{name}/episodes.jsonl"), name=SERVED_AGENTS),
+        untrained_evaluations=expand(join(AGENTS, "{name}/evaluations.jsonl"), name=UNTRAINED),
+        untrained_episodes=expand(join(AGENTS, "{name}/episodes.jsonl"), name=UNTRAINED),
     output:
         curves=f"{AGENT_TABLES}/curves.csv",
         episodes_table=f"{AGENT_TABLES}/episodes.csv",
@@ -250,7 +248,7 @@ rule collect_agents:
     message:
         "Collect the agents' curves"
     shell:
-        "python -m lever_pipe collect_agents {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_agents {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule collect_dialogues:
@@ -270,7 +268,7 @@ rule collect_dialogues:
     message:
         "Collect the agents' dialogues"
     shell:
-        "python -m lever_pipe collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage collect_dialogues {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule compare_arms:
@@ -292,4 +290,4 @@ rule compare_arms:
     message:
         "Compare the agents' arms"
     shell:
-        "python -m lever_pipe compare_arms {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage compare_arms {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -26,7 +26,7 @@ rule propose_trajectories:
     message:
         "Propose trajectories for each RL query"
     shell:
-        "python -m lever_pipe propose_trajectories {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage propose_trajectories {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule generate_rl_data:
@@ -53,7 +53,7 @@ rule generate_rl_data:
     message:
         "Generate RL data, shard {wildcards.shard}: answer with each proposed pair of demonstrations"
     shell:
-        "python -m lever_pipe generate_rl_data {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage generate_rl_data {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -80,7 +80,7 @@ if IMPORTED:
         message:
             "Import existing RL data"
         shell:
-            "python -m lever_pipe import_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage import_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 if EXPERIMENT.rl_data.is_answered:
@@ -107,7 +107,7 @@ if EXPERIMENT.rl_data.is_answered:
         message:
             "Merge the shards of RL data"
         shell:
-            "python -m lever_pipe merge_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
+            "python -m lever_pipe stage merge_rl_data {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule search_beams:
@@ -134,7 +134,7 @@ rule search_beams:
     message:
         "Search beams, scored by the LVLM's probability of the correct answer"
     shell:
-        "python -m lever_pipe search_beams {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage search_beams {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -155,4 +155,4 @@ rule measure_rewards:
     message:
         "Measure each reward's distribution and its groups without a gradient"
     shell:
-        "python -m lever_pipe measure_rewards {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage measure_rewards {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -15,7 +15,7 @@ rule reward_groups:
     message:
         "Reward each trajectory: {wildcards.preset}"
     shell:
-        "python -m lever_pipe reward_groups {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage reward_groups {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule initialise_selector:
@@ -38,7 +38,7 @@ rule initialise_selector:
     message:
         "Initialise the selector: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe initialise_selector {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage initialise_selector {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_sft_epoch:
@@ -63,7 +63,7 @@ rule train_sft_epoch:
     message:
         "Train SFT epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_sft_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage train_sft_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_rce_epoch:
@@ -88,7 +88,7 @@ rule train_rce_epoch:
     message:
         "Train RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_rce_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage train_rce_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_grpo_epoch:
@@ -115,7 +115,7 @@ rule train_grpo_epoch:
     message:
         "Train GRPO epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_grpo_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage train_grpo_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_on_policy_epoch:
@@ -149,7 +149,7 @@ rule train_on_policy_epoch:
     message:
         "Train {wildcards.objective} epoch {wildcards.epoch}: {wildcards.preset}, beta {wildcards.beta}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_on_policy_epoch {params.files:q} {params.asking:q}"
+        "python -m lever_pipe stage train_on_policy_epoch {params.files:q} {params.asking:q}"
         " --device {resources.device} --threads {threads} > {log:q} 2>&1"
 
 
@@ -176,7 +176,7 @@ rule train_distil_epoch:
     message:
         "Train distillation epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_distil_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage train_distil_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
 
 
 rule train_continued_epoch:
@@ -201,4 +201,4 @@ rule train_continued_epoch:
     message:
         "Train continued RCE epoch {wildcards.epoch}: {wildcards.preset}, seed {wildcards.seed}"
     shell:
-        "python -m lever_pipe train_continued_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"
+        "python -m lever_pipe stage train_continued_epoch {params.files:q} --threads {threads} > {log:q} 2>&1"

@@ -15,7 +15,7 @@ from typing import Any
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import end_tokens, readable, written
 from lever_pipe.base.storage import is_unicode
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.codecs.protocol import CALL_END, CALL_START, AgentTurn, ToolCall
 from lever_pipe.intention.records import MissingDetail, Task
 
 TOOL_NAME = "interact_with_env"
@@ -73,7 +73,6 @@ def tool_message(text: str, reward: float | None) -> str:
     return text if reward is None else f"{text}\nReward: {reward:g}"
 
 
-CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 THOUGHT_END = "</think>"
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
 _FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")

@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple, Protocol
 
 from lever_pipe.intention.records import Task
 
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+"""Marks of a tool call in the agent's text."""
+
 
 class ToolCall(NamedTuple):
     """One call of the environment's only tool."""

@@ -14,12 +14,11 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, DataError
 from lever_pipe.intention import lexicon
-from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
+from lever_pipe.intention.codecs.protocol import CALL_END, CALL_START, AgentTurn, ToolCall
 from lever_pipe.intention.records import Task
 
 FILE = "words.json"
 PAD, TURN_START, TURN_END = "<pad>", "<im_start>", "<im_end>"
-CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 SPECIAL = (PAD, "<eos>", TURN_START, TURN_END, CALL_START, CALL_END, "<tool_response>", "</tool_response>")
 ROLES = ("user", "assistant", "environment")
 PUNCTUATION = (":", ",", ".")

@@ -123,7 +123,10 @@ def read_split(
     questions = _in_order(questions, options)
     problems += _missing_images(questions[: options.limit], files.images, options.image_name)
     # All problems are collected first, so that one error lists them together.
-    _raise_any(f"expected complete and consistent {files.questions} and {files.annotations}", problems)
+    if problems:
+        expected = f"expected complete and consistent {files.questions} and {files.annotations}"
+        do = "Correct these entries, or data.n_answers, data.answers, data.train_image_name and data.eval_image_name."
+        raise DataError(expected, found=f"\n{_listed(problems)}", do=do)
     digests, skipped = _digests(questions, files.images, options)
     examples = list[Example]()
     for question in sorted((q for q in questions if q.question_id in digests), key=lambda q: q.question_id):
@@ -303,9 +306,3 @@ def _listed(problems: Iterable[Problem]) -> str:
         rest = f", and {len(items) - DISPLAY_LIMIT} more" if len(items) > DISPLAY_LIMIT else ""
         lines.append(f"  {kind}: {len(items)} ({', '.join(items[:DISPLAY_LIMIT])}{rest})")
     return "\n".join(lines)
-
-
-def _raise_any(expected: str, problems: list[Problem]) -> None:
-    if problems:
-        do = "Correct these entries, or data.n_answers, data.answers, data.train_image_name and data.eval_image_name."
-        raise DataError(expected, found=f"\n{_listed(problems)}", do=do)

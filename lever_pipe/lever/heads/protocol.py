@@ -18,12 +18,12 @@ from lever_pipe.base.rowwise import filled
 
 
 class HeadSettings(NamedTuple):
-    """Arguments of a head; `experiment.config.OPTIONS` lists the heads that use `steps`."""
+    """Arguments of a head."""
 
     width: int  # H
     temperature: float
     steps: int = 0
-    """Rows of step embeddings; 0 for none."""
+    """Rows of step embeddings, for `gru` and the heads that derive from it; 0 for none."""
 
 
 class State(NamedTuple):

@@ -18,6 +18,10 @@ from lever_pipe.lever.selector.network import Encoded, PointerSelector
 if TYPE_CHECKING:
     from lever_pipe.lever.training.groups import Groups
 
+BATCH = 256
+"""Queries at one time outside training. A policy that is decoded gets batches of this size only, the last one filled
+up: with products of one shape, rounding is always the same."""
+
 
 def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the rows of `[N, D]` scaled to length 1."""

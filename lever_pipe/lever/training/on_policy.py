@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Example, ExampleId, Normalisation, PoolPosition, Proposal
-from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.draws import SampledSelections
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
-from lever_pipe.lever.training.supervised import progress_of
-from lever_pipe.lever.trajectories import PromptIds, trajectories_of
+from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
-from lever_pipe.losses.grpo import on_policy_terms
 from lever_pipe.losses.kl import divergence_of_draws, kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
-from lever_pipe.losses.schedules import cosine
+from lever_pipe.losses.schedules import cosine, progress_of
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
-from lever_pipe.lvlms.asking.prompts import Wording
+from lever_pipe.lvlms.asking.prompts import PromptIds, Wording
 from lever_pipe.lvlms.protocol import Lvlm
 
 
@@ -49,19 +46,6 @@ ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelection]]
 """Answers prompts and rewards the answers: one result for each selection, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledSelections:
-    """B queries with G selections each, and the state of the policy that sampled them."""
-
-    prompts: list[PromptIds]  # B G
-    groups: Groups  # selections [B, G, S], whose entries after `lengths` do not count; rewards [B, G]
-    lengths: Tensor  # [B, G] demonstrations in a selection
-    taken: Tensor  # [B, G, S] bool: steps whose log-probabilities count: the picks, and a stop
-    accuracies: Tensor  # [B, G]
-    log_probs: Tensor  # [B, G] under the sampling policy
-    scores: Tensor  # the sampling policy's logits, still in the autograd graph, for the first step on the batch
-
-
 class BatchResult(NamedTuple):
     """One batch of an epoch: its number, the distinct prompts since the epoch began, its metrics and its samples."""
 
@@ -71,32 +55,43 @@ class BatchResult(NamedTuple):
     sampled: SampledSelections
 
 
+class EpochSettings(NamedTuple):
+    """The settings of an epoch."""
+
+    of_preset: OnPolicy
+    epoch: int
+    kl_beta: float
+    """Weight of the divergence from the reference."""
+    clips: bool = True
+    """Whether the ratio is clipped; REINFORCE does not clip it."""
+
+    @property
+    def clip_epsilon(self) -> float | None:
+        """Return the bound on the ratio's distance from 1; None without one."""
+        return self.of_preset.clip_epsilon if self.clips else None
+
+
 def on_policy_epoch(
     updates: Updates,
     reference: FrozenSelector,
     table: EmbeddingTable,
     groups: Groups,
     score_selections: ScoreFunction,
-    settings: OnPolicy,
-    *,
-    epoch: int,
-    kl_beta: float,
-    clips: bool,
+    given: EpochSettings,
     generator: torch.Generator,
 ) -> Iterator[BatchResult]:
     """Sample batch by batch, take `settings.updates` steps on each, and yield the metrics of its first step.
 
     The policy of the preceding steps samples a batch. The stream of random numbers does not depend on the training:
     runs of several betas share their noise and, as long as their policies agree, their prompts. Of `groups` only the
-    queries and pools are used, not the stored selections; `kl_beta` weighs the divergence from the reference;
-    REINFORCE does not clip the ratio.
+    queries and pools are used, not the stored selections.
     """
+    settings = given.of_preset
     order = batches(len(groups), settings.batch_queries, generator, most=settings.queries)
     final = settings.learning_rate * settings.final_learning_rate_share
-    clip_epsilon = settings.clip_epsilon if clips else None
     policy, prompts = updates.module, set[PromptIds]()
     for number, rows in enumerate(order):
-        progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
+        progress = progress_of(given.epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         sampled = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
@@ -105,17 +100,7 @@ def on_policy_epoch(
         batch, scores, advantages = sampled.groups, sampled.scores, advantages_of(sampled.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
-            step = on_policy_step(
-                batch,
-                sampled,
-                advantages,
-                scores,
-                anchor,
-                kl_beta=kl_beta,
-                clip_epsilon=clip_epsilon,
-                clip_high=settings.clip_high,
-                kl_form=settings.kl_form,
-            )
+            step = on_policy_step(sampled, advantages, scores, anchor, given)
             updates.take(step, len(batch))
             if update == 0:
                 yield BatchResult(number, len(prompts), step.values, sampled)
@@ -156,39 +141,6 @@ def draw_groups(
     scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
     return SampledSelections(prompts, groups, lengths, taken, accuracies, log_probs, scores)
-
-
-def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
-    """Write the samples of an epoch: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
-    # int16 suffices for pool positions and lengths, and keeps the file small.
-    arrays = {
-        "queries": torch.cat([batch.groups.queries for batch in sampled]),
-        "selections": torch.cat([batch.groups.selections for batch in sampled]).to(torch.int16),
-        "lengths": torch.cat([batch.lengths for batch in sampled]).to(torch.int16),
-        "rewards": torch.cat([batch.groups.rewards for batch in sampled]),
-    }
-    storage.write_arrays(path, {name: tensor.cpu().numpy() for name, tensor in arrays.items()})
-
-
-def load_draws(path: Path, train: Groups) -> Groups:
-    """Return an epoch's samples for some of the `train` queries, with their pools, in the order of sampling.
-
-    Raises:
-        RecordError: selections of several lengths, or of another query.
-    """
-    arrays = {name: torch.from_numpy(array) for name, array in storage.read_arrays(path).items()}
-    queries, selections = arrays["queries"].to(train.queries.device), arrays["selections"].long()
-    if (arrays["lengths"] != selections.shape[2]).any():
-        found = str(sorted(set(arrays["lengths"].flatten().tolist())))
-        raise RecordError(f"{path}: expected selections of one length", found=found, do="Draw one: on_policy.shots.")
-    # The ids of `train` are ascending (`pad_groups`), so a binary search finds the rows.
-    rows = torch.searchsorted(train.queries, queries).clamp(max=len(train) - 1)
-    if (train.queries[rows] != queries).any():
-        found = str(sorted(set(queries.tolist()) - set(train.queries.tolist()))[:5])
-        raise RecordError(f"{path}: expected queries that train", found=found, do="Rerun train_on_policy_epoch.")
-    rewards = arrays["rewards"].to(queries.device)
-    valid = torch.ones_like(rewards, dtype=torch.bool)
-    return Groups(queries, train.pools[rows], selections.to(queries.device), rewards, valid)
 
 
 def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[PromptIds]:
@@ -242,18 +194,10 @@ def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
 
 
 def on_policy_step(
-    batch: Groups,
-    sampled: SampledSelections,
-    advantages: Tensor,
-    scores: Tensor,
-    anchor: Tensor,
-    *,
-    kl_beta: float,
-    clip_epsilon: float | None,
-    clip_high: float | None = None,
-    kl_form: Literal["exact", KlForm] = "exact",
+    sampled: SampledSelections, advantages: Tensor, scores: Tensor, anchor: Tensor, given: EpochSettings
 ) -> Step:
     """Return the loss of a sampled batch and its metrics, given the logits of policy and reference."""
+    batch, settings, clip_epsilon = sampled.groups, given.of_preset, given.clip_epsilon
     stops = scores.shape[-1] > batch.pools.shape[1]
     # Mask the logits of policy and reference after a selection's end, so that these steps add no divergence.
     met = sampled.taken[..., None]
@@ -262,12 +206,14 @@ def on_policy_step(
         for all_steps in (step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
     )
     log_probs = masked(step_log_probs(scores, batch.selections), sampled.taken).sum(dim=-1)
-    if kl_form == "exact":
+    if settings.kl_form == "exact":
         divergences = selection_divergence(logits, anchor_logits)
     else:
         anchored = masked(step_log_probs(anchor, batch.selections), sampled.taken).sum(dim=-1)
         draws = (log_probs, sampled.log_probs, anchored, batch.valid)
-        divergences = divergence_of_draws(*draws, form=kl_form, clip_epsilon=clip_epsilon, clip_high=clip_high)
+        divergences = divergence_of_draws(
+            *draws, form=settings.kl_form, clip_epsilon=clip_epsilon, clip_high=settings.clip_high
+        )
     terms = on_policy_terms(
         log_probs_BG=log_probs,
         behaviour_log_probs_BG=sampled.log_probs,
@@ -275,14 +221,14 @@ def on_policy_step(
         divergences_BG=divergences,
         valid_BG=batch.valid,
         clip_epsilon=clip_epsilon,
-        clip_high=clip_high,
-        kl_beta=kl_beta,
+        clip_high=settings.clip_high,
+        kl_beta=given.kl_beta,
     )
     per_step = kl_policy_to_reference(logits.detach(), anchor_logits)
     return Step(
         terms.total,
         {
-            **logged(terms, kl_beta),
+            **logged(terms, given.kl_beta),
             "kl_exact": float(per_step[sampled.taken].mean()),
             "entropy": float(policy_entropy(scores.detach())),
             "reward": float(batch.rewards.mean()),

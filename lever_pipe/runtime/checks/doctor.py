@@ -7,18 +7,21 @@ run in SLURM's queue. Each run makes the same checks at its start.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import click
 
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.checks import cluster, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok, refused, require_no_problem, warning
+from lever_pipe.runtime.command_words import SnakemakeCommand
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, UnplannableError, planned_jobs
 
 LOG = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -87,19 +90,13 @@ def check_jobs(
         yield orphans.check(orphans.PREFIX, folder, silence=warning)
 
 
-def main(words: Sequence[str]) -> int:
+@click.command(cls=SnakemakeCommand, help=__doc__, epilog="All other arguments are Snakemake's.")
+@click.option("--data", is_flag=True, help="also read every question, annotation and image")
+@click.option("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
+def command(data: bool, answer: int, words: tuple[str, ...]) -> int:
     """Print one line per check; return 0, or 2 if there is a problem."""
-    parser = argparse.ArgumentParser(
-        prog="lever-pipe doctor",
-        description=__doc__,
-        epilog="All other arguments are Snakemake's.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--data", action="store_true", help="also read every question, annotation and image")
-    parser.add_argument("--answer", type=int, default=0, metavar="N", help="also ask the LVLM N questions")
-    options, call_words = parser.parse_known_args(words[1:])  # unknown options belong to Snakemake
     levels = []
-    for outcome in examine(call_words, in_data=options.data, n_answers=options.answer):
+    for outcome in examine(words, in_data=data, n_answers=answer):
         levels.append(outcome.level)
         sys.stdout.write(f"{outcome.level:<9}{outcome.text}\n")
         sys.stdout.flush()
@@ -152,7 +149,7 @@ def read_call(words: Sequence[str]) -> SnakemakeCall:
     found = snakemake_adapter.configured(options)
     executor, prefix = options["executor"] or LOCAL, None
     if executor in SLURM:
-        settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(argparse.Namespace(**options))
+        settings = ExecutorPluginRegistry().get_plugin(executor).get_settings(SimpleNamespace(**options))
         prefix = settings.jobname_prefix or ""
     return SnakemakeCall(found.values, found.source, executor, prefix)
 

@@ -103,7 +103,7 @@ def wait_for(path: Path) -> None:
 
 
 WORDS = sys.orig_argv
-if WORDS[1:3] == ["-m", "lever_pipe"] and len(WORDS) > 3:
-    arm(WORDS[3], " ".join(WORDS[4:]))
+if WORDS[1:4] == ["-m", "lever_pipe", "stage"] and len(WORDS) > 4:
+    arm(WORDS[4], " ".join(WORDS[5:]))
 elif WORDS[1:3] == ["-m", "snakemake"] and "slurm" in " ".join(WORDS) and "--mode" not in WORDS:
     wait_less()

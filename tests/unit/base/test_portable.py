@@ -19,7 +19,7 @@ from lever_pipe.base import portable
 from lever_pipe.base.errors import MachineError
 from lever_pipe.base.storage import read_examples
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.lever.trajectories import references_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording

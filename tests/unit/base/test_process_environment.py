@@ -96,7 +96,7 @@ def test_a_notebook_keeps_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stage_that_is_called_directly_has_the_threads_of_its_option() -> None:
     code = "import os; from lever_pipe.__main__ import main; main({!r}); print(os.environ['OMP_NUM_THREADS'])"
     numbers = [
-        run(code.format(["prepare_tasks", *words]), OMP_NUM_THREADS="7", MKL_NUM_THREADS="7").strip()
+        run(code.format(["stage", "prepare_tasks", *words]), OMP_NUM_THREADS="7", MKL_NUM_THREADS="7").strip()
         for words in ([], ["--threads", "2"])
     ]
     assert numbers == ["1", "2"]

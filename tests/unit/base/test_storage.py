@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, Pool
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import EpochMetrics, Example, Pool
 
 
 def names(folder: Path) -> list[str]:
@@ -54,8 +55,8 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_serve_as_floats(tmp_path: Path) -> None:
-    metrics = EpochMetrics(policy=PolicyRef(name="a", stage="rce"), values={"loss": 1.0})
-    (tmp_path / "m.json").write_text('{"policy": {"name": "a", "stage": "rce"}, "values": {"loss": 1}}')
+    metrics = EpochMetrics(policy=PolicyName.parse("baseline/a"), values={"loss": 1.0})
+    (tmp_path / "m.json").write_text('{"policy": {"name": "baseline/a", "stage": "baseline"}, "values": {"loss": 1}}')
     assert storage.read_row(tmp_path / "m.json", EpochMetrics) == metrics
 
 

@@ -1,15 +1,18 @@
-"""`lever-pipe compare`: in which settings and results two runs differ, in text."""
+"""`lever-pipe compare`: whether two runs agree bit for bit, and in which settings and results they differ."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import manifest_tree as tree
 import pytest
+from trained_world import read_run, train_here, training
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.records import Manifest
+from lever_pipe.commands.agreement import Agreement, agreement
 from lever_pipe.commands.compare_tool import differing_settings
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 
@@ -30,10 +33,14 @@ def manifest(**changes: Any) -> Manifest:
     return Manifest(**values | changes)
 
 
-def settings_of(folder: Path, other: Manifest) -> list[tuple[str, str, str, str, int]]:
+def settings_of(folder: Path, other: Manifest) -> list[tuple[Any, ...]]:
     storage.write_row(folder / "left/run.json", manifest())
     storage.write_row(folder / "right/run.json", other)
-    return differing_settings(folder / "left", folder / "right")
+    return lines_of(folder / "left", folder / "right")
+
+
+def lines_of(left: Path, right: Path) -> list[tuple[Any, ...]]:
+    return list(differing_settings(left, right).itertuples(index=False, name=None))
 
 
 def score(subject: str, value: float, **changes: Any) -> EvidenceRow:
@@ -109,7 +116,7 @@ def test_equal_differences_of_two_runs_are_counted(tmp_path: Path) -> None:
     storage.write_row(left / "a.run.json", manifest(stage="select"))
     storage.write_row(right / "a.run.json", manifest(stage="select", versions={"numpy": "3"}))
     storage.write_row(left / "only/run.json", manifest(code="z"))
-    assert differing_settings(left, right) == [
+    assert lines_of(left, right) == [
         ("train", "config.rce.learning_rate", "0.1", "0.2", 2),
         ("any job", "version.numpy", "2", "3", 3),
         ("train", "input.start", "one content", "another", 2),
@@ -130,9 +137,75 @@ def test_results_that_differ_stand_with_both_values(
 
 def test_a_run_and_itself(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs[0]), str(runs[0])]) == 0
-    assert capsys.readouterr().out.endswith("Settings that differ: none\n\nResults that differ: none\n")
+    text = capsys.readouterr().out
+    assert text.startswith("The two runs agree bit for bit")
+    assert text.endswith("Settings that differ: none\n\nResults that differ: none\n")
 
 
 def test_a_run_without_evidence_is_refused(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(runs[0]), str(runs[0] / "nowhere")]) == 2
     assert "nowhere/evidence.csv: expected a file; found none" in capsys.readouterr().err
+
+
+# --- bit for bit
+
+FILES: dict[str, Any] = {
+    "data/rows.jsonl": '{"id": 1}\n{"id": 2}\n',
+    "train/weights.safetensors": {"a": [1.0], "b": [2.0]},
+    "train/counters.json": {"prompts": 3, "forwards": 9},
+    "a/scores.csv": "policy,metric,value\nx,accuracy,1\nx,seconds,7\ny,accuracy,2\n",
+    "report/page.html": "<p>7</p>",
+}
+
+
+def run_of(folder: Path, **changes: Any) -> Path:
+    """Write a run of four artifacts; the name of its scores comes first, but not in the workflow."""
+    files = {name: (str(folder / name), changes.get(Path(name).stem, content)) for name, content in FILES.items()}
+    rows, weights, counters, scores, page = files.values()
+    tree.make(f"{folder}/data/run.json", "prepare", {"rows": rows})
+    tree.make(f"{folder}/train/run.json", "train", {"weights": weights, "counters": counters}, inputs={"rows": rows[0]})
+    tree.make(f"{folder}/a/run.json", "score", {"scores": scores}, inputs={"weights": weights[0]})
+    tree.make(f"{folder}/report/run.json", "build_report", {"page": page}, inputs={"scores": scores[0]})
+    return folder
+
+
+TABLE = FILES["a/scores.csv"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, ""),
+        ({"page": "<p>8</p>", "scores": TABLE.replace("7", "8"), "counters": {"prompts": 3, "forwards": 10}}, ""),
+        (
+            {"counters": {"prompts": 4, "forwards": 9}},
+            "train/run.json (train): counters, row 1, column prompts: 3 and 4",
+        ),
+        ({"scores": TABLE.replace("2", "3")}, "a/run.json (score): scores, row 3, column value: 2 and 3"),
+        ({"scores": f"{TABLE}z,accuracy,1\n"}, "a/run.json (score): scores, 2 and 3 rows"),
+        ({"scores": TABLE.replace("value", "values")}, "a/run.json (score): scores, columns value and values"),
+        ({"rows": '{"id": 1}\n{"id":  2}\n'}, "data/run.json (prepare): rows, other bytes"),
+        ({"weights": {"a": [1.0], "b": [3.0]}, "scores": ""}, "train/run.json (train): weights, tensor b"),
+    ],
+)
+def test_the_first_difference_in_the_order_of_the_workflow(tmp_path: Path, changes: dict[str, Any], first: str) -> None:
+    found = agreement(run_of(tmp_path / "left"), run_of(tmp_path / "right", **changes))
+    assert (found.artifacts, found.first) == (3, first)
+
+
+def test_an_artifact_of_one_run_and_a_deleted_file(tmp_path: Path) -> None:
+    left, right = run_of(tmp_path / "left"), run_of(tmp_path / "right", rows="{}\n")
+    (right / "data/rows.jsonl").unlink()
+    assert agreement(left, right).first == "data/run.json (prepare): rows, other content; the file was deleted"
+    (right / "data/run.json").unlink()
+    assert agreement(left, right).first == "data/run.json, which only A has"
+    assert agreement(right, left).first == "data/run.json, which only B has"
+
+
+def test_equal_trainings_agree_although_their_durations_differ(tmp_path: Path) -> None:
+    metrics = []
+    for side in ("left", "right"):
+        train_here(tmp_path / side / "arm", training(steps=1))
+        metrics += read_run(tmp_path / side / "arm").metrics
+    assert metrics[0] != metrics[1]
+    assert agreement(tmp_path / "left", tmp_path / "right") == Agreement(1, "")

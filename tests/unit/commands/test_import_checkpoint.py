@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from builders import Runs
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_selector
 
@@ -162,22 +161,6 @@ def test_each_corruption_is_refused_by_name(tmp_path: Path, corruption: str) -> 
     message = problem(saved(tmp_path, {"model_state_dict": state}), tmp_path / "out")
     assert "rce_epoch5.pt: expected" in message
     assert words in message
-
-
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import_checkpoint", str(tmp_path / "none.ckpt"), str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.endswith("none.ckpt: expected weights; found no such file. Name one.\n")
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_an_object_is_named_and_not_built(tmp_path: Path, zipped: bool) -> None:
-    path = tmp_path / "x.ckpt"
-    value = {"state_dict": state_of(), "cfg": Runs(tmp_path / "ran")}
-    torch.save(value, path, _use_new_zipfile_serialization=zipped)
-    message = problem(path, tmp_path / "out")
-    assert "the object posix.mkdir" in message
-    assert "save its tensors alone" in message
-    assert not (tmp_path / "ran").exists()
 
 
 def test_clips_tensors_are_ignored_only_where_they_are_the_encoders(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import manifest_tree as tree
 import pytest
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import contents
 from lever_pipe.base.errors import LeverPipeError, UnknownNameError
 from lever_pipe.base.policy_names import PolicyName
@@ -262,6 +263,15 @@ def test_a_whole_file_leads_to_all_that_it_needs(what: str) -> None:
     assert stages(traced).count("score_answers") == len(SEEDS)
 
 
+def test_a_policy_leads_to_its_training_and_its_data() -> None:
+    traced = back(grpo("0.15", 1))
+    assert stages(traced)[0] == "train_grpo_epoch"
+    assert stages(traced)[-1] == "prepare_examples"
+    assert not any(rce(0) in str(step.artefact.manifest) for step in traced.steps)
+    with pytest.raises(UnknownNameError):
+        back(grpo("0.3", 1))
+
+
 def test_files_say_whether_they_are_what_was_made() -> None:
     tree.write(f"{STUDY}/{rce(0)}/selector.safetensors", {"w": [0, 0]}, now=True)
     tree.write("raw/train.json", "[]", now=True)
@@ -287,7 +297,7 @@ def test_moved_results_are_traced_where_they_are() -> None:
 def test_the_results_are_those_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     Path("results").rename("moved")
     Path("own.yaml").write_text("results: moved\n", encoding="utf-8")
-    assert trace.main(["trace", "overview:2:Shot 1", "--configfile", "own.yaml"]) == 0
+    assert main(["trace", "overview:2:Shot 1", "--configfile", "own.yaml"]) == 0
     assert "moved/lever/tables/intervals.csv:3" in capsys.readouterr().out
 
 

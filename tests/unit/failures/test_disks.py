@@ -19,8 +19,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import save_tensors
 from lever_pipe.base.errors import MachineError
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 
 LIMIT = 1 << 16  # bytes of a file
 NUMBERS = np.random.default_rng(0).standard_normal(LIMIT)
@@ -75,11 +74,11 @@ def test_a_stage_without_room_says_so_and_succeeds_when_run_again(
     config = InitialiseSelectorConfig(preset="p", selector=Selector(width=64), seed=3).model_dump(mode="json")
     words = [*(f"{name}={tmp_path / name}" for name in names), "--spec", json.dumps({"code": "x", "config": config})]
     with full():
-        assert main(["initialise_selector", *words]) == 2
+        assert main(["stage", "initialise_selector", *words]) == 2
     text = capsys.readouterr().err.splitlines()[-1]
     assert text.startswith(f"MachineError: expected to read or write {tmp_path / 'selector'}; found file too large")
     assert [path.name for path in tmp_path.iterdir()] == ["embeddings"]
-    assert main(["initialise_selector", *words]) == 0
+    assert main(["stage", "initialise_selector", *words]) == 0
     assert {path.name for path in tmp_path.iterdir()} == set(names)
 
 
@@ -87,10 +86,10 @@ def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> object:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
 
-    monkeypatch.setattr("lever_pipe.__main__.call_of", fail)
-    assert main(["initialise_selector", "--spec", "{}"]) == 2
+    monkeypatch.setattr("lever_pipe.runtime.stage_call.call_of", fail)
+    assert main(["stage", "initialise_selector", "--spec", "{}"]) == 2
     with pytest.raises(OSError, match="No space"):
-        main(["initialise_selector", "--spec", "{}", "--debug"])
+        main(["stage", "initialise_selector", "--spec", "{}", "--debug"])
 
 
 def test_a_problem_of_another_file_keeps_its_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from intention_cases import task_of
 
 from lever_pipe.base.errors import CheckpointError, DataError
-from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.codecs.protocol import AgentTurn, ToolCall
 from lever_pipe.intention.codecs.word import WordCodec

@@ -19,17 +19,22 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.plugins import available, plugin
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.distil import Distil
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
-from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
+from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel
+from lever_pipe.lever.selector.drift import kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.distil import distil_epoch
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import ScoredSelection, draw_groups, on_policy_epoch
-from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
-from lever_pipe.lever.trajectories import PromptIds
+from lever_pipe.lever.training.on_policy import EpochSettings, ScoredSelection, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
+from lever_pipe.lvlms.asking.prompts import PromptIds
 
 HEADS = available("lever/heads")
 NETWORKS = available("lever/networks")
@@ -282,8 +287,8 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
         lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
         lambda of: list(
             on_policy_epoch(
-                of, reference, table(), batch, Scorer(), sampled,
-                epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
+                of, reference, table(), batch, Scorer(),
+                EpochSettings(sampled, 1, 0.1), torch_generator(1),
             )
         ),
     )  # fmt: skip
@@ -469,8 +474,8 @@ def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> N
         updates = Updates(module, adam, max_gradient_norm=1.0)
         list(
             on_policy_epoch(
-                updates, reference, table(), batch, scorer, settings,
-                epoch=epoch, kl_beta=0.0, clips=True, generator=torch_generator(1, epoch),
+                updates, reference, table(), batch, scorer,
+                EpochSettings(settings, epoch, 0.0), torch_generator(1, epoch),
             )
         )  # fmt: skip
         lengths.append(updates.means()["shots"])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fake_slurm import FakeSlurm, on_path
 
+from lever_pipe.__main__ import main
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
@@ -361,7 +362,7 @@ def test_a_config_that_does_not_parse_is_a_problem(
     fake: FakeSlurm, call: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     call["config"] = {**WORLD, "rl_data": {"n_queries": "1e3"}}
-    assert doctor.main(["doctor"]) == 2
+    assert main(["doctor"]) == 2
     printed = capsys.readouterr().out
     assert "configuration: expected a valid configuration; found 1 problem" in printed
     assert "rl_data.n_queries" in printed and "'1e3'" in printed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.runtime.rerun import skipping
+from lever_pipe.runtime.reruns import skip
 
 HERE, REPOSITORY = Path(__file__).parents[1], Path(__file__).parents[3]
 SNAKEFILE = """
@@ -23,7 +23,7 @@ rule all:
 rule plain:
     log: "{word}.log"
     output: "{word}.made"
-    shell: "python -m lever_pipe {wildcards.word} a > {log:q} 2>&1"
+    shell: "python -m lever_pipe stage {wildcards.word} a > {log:q} 2>&1"
 
 rule other:
     output: "done"
@@ -41,10 +41,10 @@ def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPa
     completed, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
-    assert skipping.report_completed(executor, [completed, other]) == [completed, other], "another workflow"
-    monkeypatch.setattr(skipping, "_conditions", [])
-    skipping.skip_if(lambda job: job is completed)
-    assert skipping.report_completed(executor, [completed, other]) == [other]
+    assert skip.report_completed(executor, [completed, other]) == [completed, other], "another workflow"
+    monkeypatch.setattr(skip, "_conditions", [])
+    skip.skip_if(lambda job: job is completed)
+    assert skip.report_completed(executor, [completed, other]) == [other]
     assert reported == [completed]
 
 
@@ -63,4 +63,4 @@ def test_a_plain_call_is_forked_and_its_end_is_told_as_a_commands_and_any_other_
     assert (tmp_path / "say.log").read_text() == f"forked {tmp_path} a\n"
     assert "Missing files" in done.stderr, "of the stage that says what it was told, and makes no file"
     assert "died with <Signals.SIGKILL: 9>" in done.stderr
-    assert "python -m lever_pipe kill a > kill.log 2>&1" in done.stderr
+    assert "python -m lever_pipe stage kill a > kill.log 2>&1" in done.stderr

@@ -219,7 +219,7 @@ def test_jobs_of_other_threads_have_a_server_of_their_own(log: Path, monkeypatch
         module.close()
 
 
-PLAIN = "python -m lever_pipe train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
+PLAIN = "python -m lever_pipe stage train --spec '{\"a\": 1}' 'x=a b/~c' --threads 1 > log.txt 2>&1"
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_anything_else_is_left_to_the_shell(command: str) -> None:
 
 @given(st.lists(st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8), max_size=4))
 def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
-    command = f"{shlex.join(['python', '-m', 'lever_pipe', *words])} > 'a b' 2>&1"
+    command = f"{shlex.join(['python', '-m', 'lever_pipe', 'stage', *words])} > 'a b' 2>&1"
     assert call_in(command) == (words, "a b")
 
 

@@ -143,10 +143,9 @@ def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) 
     from lever_pipe.__main__ import main
 
     monkeypatch.setenv(gpu_slots.VISIBLE, "")
-    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2
+    assert main(["stage", "merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2
     taken: list[int] = []
     monkeypatch.setattr(gpu_slots, "take", taken.append)
-    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda"]) == 2  # no files: refused after the slots
-    assert main(["merge_rl_data", "--spec", "{}", "--device", "cpu"]) == 2
-    assert main(["merge_rl_data", "--spec", "{}", "--device", "cuda:1"]) == 2
+    for device in ("cuda", "cpu", "cuda:1"):  # without files: refused after the slots
+        assert main(["stage", "merge_rl_data", "--spec", "{}", "--device", device]) == 2
     assert taken == [1]

@@ -21,12 +21,13 @@ from types import SimpleNamespace
 import pytest
 from builders import embedding_arrays
 
-from lever_pipe.__main__ import _parser, is_complete, main
+from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, storage
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.job_runtime import LvlmExecution
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import lock_of, owned, owner_of, this_process
+from lever_pipe.runtime.stage_call import StageOptions, is_complete
 
 FORK = multiprocessing.get_context("fork")
 
@@ -194,7 +195,7 @@ STAGE = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)
 
 def call(folder: Path, **changes: object) -> list[str]:
     spec = json.dumps({"code": "x", "config": STAGE.model_copy(update=changes).model_dump(mode="json")})
-    return ["initialise_selector", *(f"{name}={folder / name}" for name in FILES), "--spec", spec]
+    return ["stage", "initialise_selector", *(f"{name}={folder / name}" for name in FILES), "--spec", spec]
 
 
 @contextmanager
@@ -238,8 +239,10 @@ def test_a_duplicate_with_another_spec_runs(artefact: Path) -> None:
     with another_job(artefact):
         assert main(call(artefact, seed=4)) == 0
     assert all(before[name] < now for name, now in times_of(artefact).items() if name != "embeddings")
-    assert is_complete(_parser().parse_args(call(artefact, seed=4)))
-    assert not is_complete(_parser().parse_args(call(artefact)))
+    for seed in (4, STAGE.seed):
+        _, name, *files, _, spec = call(artefact, seed=seed)
+        options = StageOptions(name, tuple(files), spec, "cpu", 1, "", LvlmExecution(), "")
+        assert is_complete(options) == (seed == 4)
 
 
 def test_sigterm_gives_the_lock_back(

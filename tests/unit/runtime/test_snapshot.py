@@ -135,7 +135,7 @@ def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
 
 
 class TestStageCalls:
-    """`python -m lever_pipe STAGE` in a copy of the package that is edited after the snapshot was taken."""
+    """`python -m lever_pipe stage NAME` in a copy of the package that is edited after the snapshot was taken."""
 
     @pytest.fixture
     def project(self, tmp_path: Path) -> Path:
@@ -165,7 +165,7 @@ print(snapshot.save({}, {"manifest": ("merge_rl_data", spec)}, Path()))
 
     def call(self, project: Path) -> str:
         names = ("trajectories", "train_pools", "train_examples", "rl_data", "summary", "manifest")
-        words = ("-m", "lever_pipe", "merge_rl_data", *(f"{name}={name}" for name in names))
+        words = ("-m", "lever_pipe", "stage", "merge_rl_data", *(f"{name}={name}" for name in names))
         return self.python(project, *words, **{snapshot.VARIABLE: (project / "snapshot").read_text()}).stderr
 
     def edit(self, project: Path, name: str, text: str) -> None:

@@ -14,7 +14,7 @@ from agent_runs import ARMS, Study
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_stage_configs import CollectAgentsConfig
+from lever_pipe.experiment.agent_results import CollectAgentsConfig
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow
 from lever_pipe.report.inference import agent_runs as columns
 from lever_pipe.report.inference.agent_runs import read_agent_runs
@@ -132,7 +132,7 @@ def test_a_converted_log_may_end_early(tmp_path: Path) -> None:
     ],
 )
 def test_a_start_that_is_not_on_held_out_tasks_is_refused(tmp_path: Path, change, message: str) -> None:  # type: ignore[no-untyped-def]
-    files, path = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "start" / "start_evaluations.jsonl"
+    files, path = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "start" / "untrained_evaluations.jsonl"
     lines = change([json.loads(line) for line in path.read_text().splitlines()])
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(RecordError, match=message) as caught:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 
-from lever_pipe.experiment.agent_config import PrimaryEndpoint
+from lever_pipe.experiment.agent_evaluation import PrimaryEndpoint
 from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import paired_difference
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,9 +12,9 @@ import pytest
 import synthetic_results as synthetic
 from sentences import messages
 
-from lever_pipe.experiment.config import Preset
-from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.collected import InputsAlone
+from lever_pipe.experiment.report import ReportedRun, ShownStudy
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages
@@ -49,22 +48,17 @@ class DocumentTables:
         facts = synthetic.write_facts(folder)
         lineage = synthetic.write_lineage(folder, size, measured["intervals"])
         written = {"evidence": folder / "evidence.csv", "config": InputsAlone()}
-        single = {
-            "intervals": measured["intervals"],
-            "comparisons": measured["comparisons"],
-            "rl_data": collected["rl_data"],
-            "pools": facts["pool_bound"],
-            "examples": facts["examples_summary"],
-        }
-        given = dict.fromkeys(inspect.signature(collect_evidence).parameters, ()) | dict(
+        tables = [collected[name] for name in ("scores", "arms", "training", "arms_training")]
+        collect_evidence(
             reference=synthetic.REFERENCE,
             reference_intention=RESOURCES / "reference" / "userrl-published.csv",
-            scores=(collected["scores"], collected["arms"]),
-            training=(collected["training"], collected["arms_training"]),
-            **{name: (path,) for name, path in single.items()},
+            tables=(measured["intervals"], measured["comparisons"], *tables),
+            agent_tables=(),
+            facts=(collected["rl_data"], *facts),
+            tasks=(),
+            emulated=(),
             **written,
         )
-        collect_evidence(**given)
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})

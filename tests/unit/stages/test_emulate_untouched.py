@@ -6,7 +6,7 @@ from chains import Chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig
+from lever_pipe.experiment.emulation import EmulateUntouchedConfig
 from lever_pipe.stages.emulation import emulate_untouched
 
 
@@ -19,8 +19,8 @@ def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
         ),
     )  # fmt: skip
     assert storage.read_rows(chain.folder / "untouched", EpochMetrics) == rows
-    assert all(row.policy.kl_beta is None and row.policy.base_rce_epoch == 1 for row in rows)
-    return {(row.policy.name.split("/")[1], row.policy.epoch or 0): row.values for row in rows}
+    assert all(row.policy.beta is None and row.policy.base == 1 for row in rows)
+    return {(row.policy.variant, row.policy.epoch or 0): row.values for row in rows}
 
 
 def test_the_kl_of_an_unmoved_policy_is_noise_alone(tmp_path: Path) -> None:

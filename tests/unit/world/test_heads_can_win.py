@@ -12,12 +12,12 @@ import pytest
 
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.world.architectures import Reader
-from lever_pipe.world.files import draw_examples
-from lever_pipe.world.forward import answer_prompts, encode_images
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.lexicon import GUESSES
-from lever_pipe.world.probes import Probe, relation_of, true_answers
+from tools.make_world.architectures import Reader
+from tools.make_world.examples import draw_examples
+from tools.make_world.forward import answer_prompts, encode_images
+from tools.make_world.probes import Probe, relation_of, true_answers
 
 ROOT = Path(__file__).parents[3] / "resources" / "world"
 Demonstrations = Sequence[tuple[Example, ...]]

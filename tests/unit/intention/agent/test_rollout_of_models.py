@@ -9,7 +9,8 @@ import pytest
 from agent_doubles import TASKS, log_probs_of, player_of, scripted
 from tiny_tokenizer import save_tokenizer, tiny_tokenizer
 
-from lever_pipe.experiment.agent_config import Environment, TinyQwen3
+from lever_pipe.experiment.agent_model import TinyQwen3
+from lever_pipe.experiment.environment import Environment
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest
 from lever_pipe.intention.codecs import hf

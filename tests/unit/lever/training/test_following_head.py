@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Rce
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Grpo
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.groups import BATCH, Groups
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 

@@ -15,12 +15,14 @@ from small_selectors import groups
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Rce, Reward, Selector
+from lever_pipe.experiment.rce import Rce
+from lever_pipe.experiment.reward import Reward
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, fuse
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.loop import Step, Updates, validation_loss
-from lever_pipe.lever.training.supervised import progress_of
 from lever_pipe.lever.trajectories import make_group
+from lever_pipe.losses.schedules import progress_of
 
 
 @given(st.integers(1, 400), st.integers(0, 99), st.integers(1, 50))
