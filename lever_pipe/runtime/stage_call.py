@@ -139,7 +139,7 @@ def run_stage(options: StageOptions) -> object:
     frozen = snapshot.load()
     if frozen is not None and frozen.package != snapshot.package_digest():
         # The package changed, maybe only a comment or another stage: only the code of this stage counts.
-        from lever_pipe.runtime.plan import plugins_of
+        from lever_pipe.experiment.identities import plugins_of
 
         code = code_of(options.name, plugins_of(call.config))
         snapshot.require_code(options.name, planned=call.runtime.code, found=code)
