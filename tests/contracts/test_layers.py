@@ -140,6 +140,12 @@ def test_only_the_stages_of_the_emulation_import_it() -> None:
     assert reading - emulating <= {"collect_evidence", "build_report", "all"}
 
 
+def test_no_table_evaluates_claims() -> None:
+    """Only the page's stage does, and hands them to the tables, which print them."""
+    users = {path.stem for path in PACKAGE.rglob("*.py") if any(i.startswith("report.checks") for i in imports(path))}
+    assert users <= {"build_report"}
+
+
 def test_no_stage_reaches_what_reads_pickles() -> None:
     """Only `convert` calls `torch.load` (`test_no_execution.py`), and only a person calls it or `import_checkpoint`."""
     for stage in stages():
