@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
-from lever_pipe.runtime.stage_call import stage_function
 from lever_pipe.base import storage
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
+from lever_pipe.runtime.stage_call import stage_function
 
 PER_OPERATION = 15
 """Largest number of shapes that are kept for an operation of a stage: texts of an agent have any length."""
