@@ -15,6 +15,7 @@ from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.report import verdicts
 from lever_pipe.report.cells import Cell, Estimate, Message, message
 
 SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
@@ -24,13 +25,6 @@ JOINTS = {
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
 """Separators of a list's cells, its last two cells, parts, and sentences."""
-VERDICT_CLASSES = {
-    **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
-    **dict.fromkeys(("does not hold", "worse"), "no"),
-    **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
-    **dict.fromkeys(("not tested", "not evaluated", "also without the bug"), "mute"),
-}
-"""CSS class of a verdict: holds, does not hold, undecided, no statement."""
 
 
 def read_translation(path: Path) -> dict[str, str]:
@@ -89,8 +83,8 @@ class Translator:
             case str():
                 text = _literal(self.texts.get(cell, cell), is_html=is_html)
                 return (
-                    f'<span class="verdict {VERDICT_CLASSES[cell]}">{text}</span>'
-                    if is_html and cell in VERDICT_CLASSES
+                    f'<span class="verdict {verdicts.CLASSES[cell]}">{text}</span>'
+                    if is_html and cell in verdicts.CLASSES
                     else text
                 )
             case list() | tuple():

@@ -136,11 +136,6 @@ def holm(row: EvidenceRow | None) -> Estimate | None:
     return None if row is None or math.isnan(row.p_holm) else p_value(row.p_holm, row.key)
 
 
-def verdict(p: float) -> str:
-    """Return whether a p value separates two sides."""
-    return "separated" if p < ALPHA else "not separated"
-
-
 def derived(
     value: float | None, digits: int, operands: Iterable[Estimate | EvidenceRow | None], how: str, *, sign: bool = False
 ) -> Estimate | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report import claim_evaluation, setting, sweeps
+from lever_pipe.report import claims, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cells import EvidenceLedger
@@ -43,7 +43,7 @@ TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
     documents.tables,
     agent.tables,
     sweeps.tables,
-    claim_evaluation.tables,
+    claims.tables,
 )
 FACTS: Mapping[str, Callable[[ReportContext], Any]] = {
     "run": setting.facts,

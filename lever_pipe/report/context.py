@@ -35,6 +35,10 @@ class ReportContext:
         """Return whether a study is part of this configuration."""
         return any(each.name == study for each in self.config.studies)
 
+    def claims_of(self, table: str) -> list[EvaluatedClaim]:
+        """Return the evaluated claims that a table shows."""
+        return [evaluated for evaluated in self.claims if evaluated.claim.table == table]
+
     @property
     def is_world(self) -> bool:
         """Return whether every study runs in its embedded world."""

@@ -15,7 +15,7 @@ from lever_pipe.experiment.report_stage_configs import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import Cell, message, numbers_in
-from lever_pipe.report.claim_evaluation import evaluate_claims
+from lever_pipe.report.checks import evaluate_claims
 from lever_pipe.report.claims import read_claims
 from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of

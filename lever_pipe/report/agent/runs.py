@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, verdict
+from lever_pipe.report import verdicts
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.table import SOURCE, Row
 
 if TYPE_CHECKING:
-    from lever_pipe.report.claims import Finding
+    from lever_pipe.report.claims import EvaluatedClaim
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -155,9 +156,9 @@ class AgentView:
         return rows[0] if rows else None
 
     @cached_property
-    def evaluated_claims(self) -> dict[str, Finding]:
-        """Return our finding on every claim by the claim's id."""
-        return {evaluated.claim.id: evaluated.ours for evaluated in self.context.claims}
+    def claims(self) -> dict[str, EvaluatedClaim]:
+        """Return every evaluated claim by its id."""
+        return {evaluated.claim.id: evaluated for evaluated in self.context.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return the tested difference from the reference arm, else the one over common seeds, without an interval."""
@@ -283,7 +284,7 @@ def tested(p: Estimate | None) -> Cell:
     """Return the verdict of a p value on two runs, with the p; None without a test."""
     if p is None:
         return None
-    return message("{verdict} (p {p})", verdict=verdict(p.value), p=p)
+    return message("{verdict} (p {p})", verdict=verdicts.of_p(p.value), p=p)
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:

@@ -96,7 +96,8 @@ def primary(context: ReportContext, translator: Translator) -> Figure | None:
 
 def training_curves(context: ReportContext, translator: Translator) -> Figure | None:
     """Return six training metrics of the long offline runs by epoch, a line per KL_BETA (document 000)."""
-    runs = {beta: epochs for beta, epochs in long_runs(context).items() if len(epochs) > 1}
+    by_beta = {beta: {epoch for run in seeds.values() for epoch in run} for beta, seeds in long_runs(context).items()}
+    runs = {beta: epochs for beta, epochs in by_beta.items() if len(epochs) > 1}
     if not runs:
         return None
     figure, axes = style.panels(2, 3, height=4.8)

@@ -1,4 +1,4 @@
-"""Evaluate each claim twice: with the published numbers and with ours.
+"""Evaluate each published sentence by its kind: with the published numbers and with ours.
 
 A claim is not tested if a number is missing. A claim with a `cause` is also not tested if the runs differ in more than
 the settings that it is `about`.
@@ -6,30 +6,26 @@ the settings that it is `about`.
 Our curves are tested over the seeds with a paired t test. Of several differences the largest p counts, and Holm's
 method adjusts the p values of all claims about curves. Our accuracies have their own paired comparisons. Agents are
 validated greedily, as in the documents. Published accuracies have binomial errors; published curves have the test of
-their measure (`pair_check`).
+their measure (`measures`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import groupby
+from itertools import product
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import scipy
 
-from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.seeding import generator
 from lever_pipe.base.sums import sum_in_order
 from lever_pipe.experiment.agent_config import AgentArm
 from lever_pipe.report.agent.runs import (
     KL,
+    MODES,
     NO_KL,
     REWARD_DIGITS,
     RUN_NAMES,
@@ -37,7 +33,10 @@ from lever_pipe.report.agent.runs import (
     AgentView,
     Curve,
     after_start,
+    as_printed,
     run_of,
+    tested,
+    values_of,
 )
 from lever_pipe.report.cells import (
     Cell,
@@ -46,36 +45,23 @@ from lever_pipe.report.cells import (
     code,
     derived,
     gap,
-    level,
     message,
     minus,
     p_value,
 )
 from lever_pipe.report.cells import holm as holm_of
-from lever_pipe.report.claims import (
-    AT_STEPS,
-    FEWEST,
-    MEASURES,
-    VERDICTS,
-    Check,
-    Claim,
-    EvaluatedClaim,
-    Finding,
-    Run,
-    VerdictName,
-    verdict,
-)
+from lever_pipe.report.claims import Check, Claim, EvaluatedClaim, Finding, Run, verdict
 from lever_pipe.report.context import DOCUMENT_SAMPLES, ReportContext
-from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, EvidenceRow
+from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN
 from lever_pipe.report.lineage import UNKNOWN, Fields, published_key
-from lever_pipe.report.reference import FILES, quoted
+from lever_pipe.report.measures import AT_STEPS, FEWEST, MEASURES, noise_and_p
+from lever_pipe.report.selector import patterns
 from lever_pipe.report.selector.documents import long_runs, printed_statistic
-from lever_pipe.report.table import Row, Table, framed
+from lever_pipe.report.selector.sides import Side
+from lever_pipe.report.verdicts import OPEN, UNANSWERED, UNTESTED
 from lever_pipe.statistics.comparison import holm
-from lever_pipe.statistics.curves import FlatNoise, drawdowns, f_test, flat_noise, paired_t
+from lever_pipe.statistics.curves import paired_t
 
-NOISE_SD = 0.13
-"""Standard error of a published evaluation on other tasks, if each detail is found with the same probability."""
 SHOTS, EPOCH = (1, 2, 3, 4), 1
 """Shot counts and epoch of the accuracies that claims are about."""
 NORMAL_95 = 1.959964
@@ -92,6 +78,9 @@ STATED = {"kl": "kl_loss_coef", "entropy": "entropy_coeff", "schedule": "lr_sche
 """Setting of an arm -> published metric with its value in the documents."""
 SETTINGS = [name for name in AgentArm.model_fields if name not in ("name", "seeds")]
 """Settings in which two arms may differ."""
+KL_SCHEDULE = "kl_schedule"
+NOT_FACTORS = {"learning_rate", "trajectory_score"}
+"""Settings that are ignored when arms differ in one factor alone."""
 
 
 class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
@@ -105,7 +94,7 @@ class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
 
 @dataclass(frozen=True, slots=True)
 class OverSeeds:
-    """The differences of a claim in each of our seeds, before the p values are adjusted."""
+    """The numbers of a claim's runs in each of our seeds, before the p values are adjusted."""
 
     claim: Claim
     seeds: Sequence[Mapping[Run, Sequence[Estimate]]]
@@ -114,9 +103,10 @@ class OverSeeds:
     differs: Sequence[Cell] = ()
 
     @property
-    def values(self) -> list[tuple[float, ...]]:
-        """Return the values of each difference, one per seed."""
-        return list(zip(*(_gaps(self.claim, seed) for seed in self.seeds), strict=True))
+    def tests(self) -> list[tuple[float, float, float]]:
+        """Return the mean over the seeds, the p value and half the interval of each difference."""
+        by_difference = zip(*(_gaps(self.claim, seed) for seed in self.seeds), strict=True)
+        return [(fmean(values), *paired_t(values)[1:]) for values in by_difference]
 
     @property
     def comparison(self) -> str:
@@ -126,7 +116,7 @@ class OverSeeds:
     @property
     def p(self) -> float:
         """Return the largest p of the differences; NaN for one seed."""
-        return max(paired_t(values)[1] for values in self.values)
+        return max(p for _, p, _ in self.tests)
 
     @property
     def is_tested(self) -> bool:
@@ -138,14 +128,26 @@ def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[Eva
     """Return the claims about the run's studies, each with its two verdicts."""
     agents = context.config.agents
     view = None if agents is None else AgentView(context, agents)
-    evaluated = [claim for claim in claims if context.has(claim.study)]
-    published = [_or_reason(_published, claim, context, view) for claim in evaluated]
-    ours = [_or_reason(_ours, claim, context, view) for claim in evaluated]
-    # Keyed by comparison: claims that share a test count once in the Holm family.
-    tested = {finding.comparison: finding.p for finding in ours if isinstance(finding, OverSeeds) and finding.is_tested}
-    adjusted = dict(zip(tested, map(float, holm(list(tested.values()))), strict=True))
-    ours = [_tested(finding, adjusted) if isinstance(finding, OverSeeds) else finding for finding in ours]
-    return [EvaluatedClaim(*parts) for parts in zip(evaluated, published, ours, strict=True)]
+    compared = [claim for claim in claims if claim.table == "claims" and context.has(claim.study)]
+    published = {claim.id: _or_reason(_published, claim, context, view) for claim in compared}
+    ours = {claim.id: _or_reason(_ours, claim, context, view) for claim in compared}
+    # By comparison: claims that share a test count once in the Holm family.
+    tests = {of.comparison: of.p for of in ours.values() if isinstance(of, OverSeeds) and of.is_tested}
+    family = dict(zip(tests, map(float, holm(list(tests.values()))), strict=True))
+    found = {name: _tested(of, family) if isinstance(of, OverSeeds) else of for name, of in ours.items()}
+    evaluated = [EvaluatedClaim(claim, published[claim.id], found[claim.id]) for claim in compared]
+    for claim in claims:
+        if claim.table == "advice" and view is not None and {*view.pair.values()} <= {*view.seeds}:
+            evaluated.append(EvaluatedClaim(claim, Finding(None, _reason(claim, view)), _answered(claim, view, found)))
+        if claim.table == "patterns" and (pattern := patterns.evaluate(claim, context)):
+            evaluated.append(pattern)
+        if claim.table == "004-assessment" and view is not None:
+            # The published test is of the sentence itself, ours that of the claim.
+            theirs = replace(_or_reason(_published, claim, context, view), numbers=_reason(claim, view))
+            evaluated.append(EvaluatedClaim(claim, theirs, _answered(claim, view, found)))
+        if claim.table == "002-summary":
+            evaluated.append(EvaluatedClaim(claim, Finding(None, claim.quote), Finding(UNANSWERED, None)))
+    return evaluated
 
 
 def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
@@ -153,7 +155,7 @@ def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
     try:
         return evaluate(*args)
     except NotTested as lack:
-        return Finding("not tested", lack.reason)
+        return Finding(UNTESTED, lack.reason)
 
 
 def _finding(
@@ -161,13 +163,12 @@ def _finding(
 ) -> Finding:
     """Return the verdict on differences; except for orders, also name the other settings that differ."""
     also = [message("also different: {fields}", fields=differs)] if differs and claim.kind != "order" else []
-    word: VerdictName = "not tested" if claim.cause and differs else verdict(claim, checks)
-    return Finding(word, (*numbers, *also), p)
+    return Finding(UNTESTED if claim.cause and differs else verdict(claim, checks), (*numbers, *also), p)
 
 
 def _published(claim: Claim, context: ReportContext, view: AgentView | None) -> Finding:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, context, is_ours=False)
+        return _of_accuracies(claim, Side(context, claim.document, is_ours=False))
     names = {run: _name(run) for run in claim.runs}
     if claim.study == "lever":
         measured = {run: [_statistic(context, run, claim.metric, name) for name in claim.measure] for run in names}
@@ -176,19 +177,22 @@ def _published(claim: Claim, context: ReportContext, view: AgentView | None) -> 
     quoted = "" if claim.metric == "val_reward" else claim.document
     curves = {run: view.published(str(run), claim.metric, quoted) for run in claim.runs}
     measured = _measured(claim, curves)
-    checks, p = list(map(Check, _gaps(claim, measured))), None
+    checks, texts, p = list(map(Check, _gaps(claim, measured))), _measure_texts(claim, measured, names), None
     if claim.kind != "order":
-        checks = [pair_check(claim.measure[0], checks[0].value, curves, _inside(claim, _steps(curves)))]
+        values = [values_of(curve) for curve in curves.values()]
+        checks = [
+            Check(checks[0].value, *noise_and_p(claim.measure[0], checks[0].value, values, _inside(claim, curves)))
+        ]
         p = None if checks[0].p is None else p_value(checks[0].p)
-    stated = {run: {name: view.stated(run, metric) for name, metric in STATED.items()} for run in (NO_KL, KL)}
-    texts = ({name: row.printed if row else "" for name, row in rows.items()} for rows in stated.values())
-    test = [message("p {p}", p=p)] if p else []
-    return _finding(claim, checks, [*_measure_texts(claim, measured, names), *test], _settings_apart(claim, *texts), p)
+        texts += [message("p {p}", p=p)] if p else []
+    rows = [{name: view.stated(run, metric) for name, metric in STATED.items()} for run in (NO_KL, KL)]
+    settings = ({name: row.printed if row else "" for name, row in of_run.items()} for of_run in rows)
+    return _finding(claim, checks, texts, _settings_apart(claim, *settings), p)
 
 
 def _ours(claim: Claim, context: ReportContext, view: AgentView | None) -> Finding | OverSeeds:
     if claim.metric == "accuracy":
-        return _of_accuracies(claim, context, is_ours=True)
+        return _of_accuracies(claim, Side(context, claim.document, is_ours=True))
     if claim.study == "lever":
         seeds = [_measured(claim, curves) for curves in _long_curves(claim, context)]
         return OverSeeds(claim, seeds, {run: f"{run:g}" for run in claim.runs}, message("training"))
@@ -200,30 +204,26 @@ def _ours(claim: Claim, context: ReportContext, view: AgentView | None) -> Findi
     common = view.common(*arms.values())
     if not common:
         raise NotTested("The two arms have no seed in common.")
-    seeds = [
-        _measured(claim, {run: _of_arm(claim, view, arms[str(run)], seed) for run in claim.runs}) for seed in common
-    ]
+    names, mode = {run: arms[str(run)] for run in claim.runs}, _mode(view)
+    curves = ({run: _of_arm(claim, view, run_of(arm, seed)) for run, arm in names.items()} for seed in common)
+    where = message("training") if claim.metric in TRAINING else message("{mode} validation", mode=message(mode))
     differs = _settings_apart(claim, *(settings[arm] for arm in arms.values()))
-    where = message("training") if claim.metric in TRAINING else message("{mode} validation", mode=message(_mode(view)))
-    return OverSeeds(claim, seeds, {run: arms[str(run)] for run in claim.runs}, where, differs)
+    return OverSeeds(claim, [_measured(claim, of_seed) for of_seed in curves], names, where, differs)
 
 
 def _long_curves(claim: Claim, context: ReportContext) -> list[dict[Run, Curve]]:
     """Return the curves of the longest selector runs, for each seed that all runs have."""
-    by_seed: dict[int, dict[Run, dict[int, EvidenceRow]]] = {}
-    for run in claim.runs:
-        for epoch, subjects in sorted(long_runs(context).get(float(run), {}).items()):
-            for subject in subjects:
-                of_seed = by_seed.setdefault(PolicyName.parse(subject).seed or 0, {})
-                of_seed.setdefault(run, {})[epoch] = context.evidence.get(subject, claim.metric)
-    whole: list[dict[Run, Curve]] = [
-        dict(curves)
-        for curves in by_seed.values()
-        if len(curves) == len(claim.runs) and min(map(len, curves.values())) >= FEWEST
-    ]
-    if not whole:
+    runs, get = long_runs(context), context.evidence.get
+    by_run = [runs.get(float(run), {}) for run in claim.runs]
+    curves: list[dict[Run, Curve]] = []
+    for seed in by_run[0]:
+        policies = [of_run.get(seed, {}) for of_run in by_run]
+        if min(map(len, policies)) >= FEWEST:
+            of_seed = [{epoch: get(name, claim.metric) for epoch, name in names.items()} for names in policies]
+            curves.append(dict(zip(claim.runs, of_seed, strict=True)))
+    if not curves:
         raise NotTested("There is no training curve of {run}.", run=list(map(_name, claim.runs)))
-    return whole
+    return curves
 
 
 def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> str:
@@ -237,9 +237,8 @@ def arm_for(cause: Sequence[str], pair: Mapping[str, str], settings: Mapping[str
     return next(iter((*alike, *fitting)), pair[KL])
 
 
-def _of_arm(claim: Claim, view: AgentView, arm: str, seed: int) -> Curve:
+def _of_arm(claim: Claim, view: AgentView, subject: str) -> Curve:
     """Return a curve after the start; of training metrics only the first and evaluated steps, as documents print."""
-    subject = run_of(arm, seed)
     rewards = after_start(view.curve(subject, _mode(view)))
     if claim.metric == "val_reward":
         return rewards
@@ -259,23 +258,20 @@ def _settings_apart(claim: Claim, left: Mapping[str, Any], right: Mapping[str, A
 
 def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estimate]]:
     """Return the measures of every run over their common steps."""
-    steps = _steps(curves)
-    numbers: dict[Run, list[Estimate]] = {run: [] for run in curves}
-    for name in claim.measure:
-        measure, inside = MEASURES[name], _inside(claim, steps)
-        if len(steps) < measure.least or not set(inside) <= set(steps):
-            raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
-        for run, curve in curves.items():
-            rows = [curve[step] for step in inside]
-            # A fall of the left run at a given step is compared with the largest fall of the right run.
-            where = () if name == "sharp_fall" and run in claim.right else claim.where
-            values = measure.compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
-            how = "value" if name == "each" else name
-            of_each = [[row] for row in rows] if name == "each" else [rows] * np.size(values)
-            for value, operands in zip(np.atleast_1d(values), of_each, strict=True):
-                if (number := derived(value, _digits(claim, name, value), operands, how)) is None:
-                    raise NotTested("Too few common steps: {what}.", what=code(claim.metric))
-                numbers[run].append(number)
+    steps, inside, numbers = _steps(curves), _inside(claim, curves), dict[Run, list[Estimate]]()
+    for name, (run, curve) in product(claim.measure, curves.items()):
+        lack = NotTested("Too few common steps: {what}.", what=code(claim.metric))
+        if len(steps) < MEASURES[name].least or not {*inside} <= {*steps}:
+            raise lack
+        rows = [curve[step] for step in inside]
+        # A fall of the left run at a given step is compared with the largest fall of the right run.
+        where = () if name == "sharp_fall" and run in claim.right else claim.where
+        values = MEASURES[name].compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
+        for i, value in enumerate(np.atleast_1d(values)):
+            operands, how = (rows[i : i + 1], "value") if name == "each" else (rows, name)
+            if (number := derived(value, _digits(claim, name, value), operands, how)) is None:
+                raise lack
+            numbers.setdefault(run, []).append(number)
     return numbers
 
 
@@ -283,18 +279,19 @@ def _steps(curves: Mapping[Run, Curve]) -> list[int]:
     return sorted(set.intersection(*(set(curve) for curve in curves.values())))
 
 
-def _inside(claim: Claim, steps: Sequence[int]) -> list[int]:
-    """Return the steps of `where` for a measure of named steps, else all steps."""
-    return [int(step) for step in claim.where] if claim.where and claim.measure[0] in AT_STEPS else list(steps)
+def _inside(claim: Claim, curves: Mapping[Run, Curve]) -> list[int]:
+    """Return the steps of `where` for a measure of named steps, else all common steps."""
+    is_named = claim.where and claim.measure[0] in AT_STEPS
+    return [int(step) for step in claim.where] if is_named else _steps(curves)
 
 
 def _digits(claim: Claim, name: str, value: float) -> int:
     """Return the decimals of a measure; for the selector, as many as show six significant digits."""
     if claim.study == "lever":
         return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
-    return (
-        0 if name == "best_step" or abs(value) > 100 else REWARD_DIGITS + (name.startswith("sd") or name == "slowing")
-    )
+    if name == "best_step" or abs(value) > 100:
+        return 0
+    return REWARD_DIGITS + (name.startswith("sd") or name == "slowing")
 
 
 def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:
@@ -305,49 +302,17 @@ def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[floa
     return [left.value - right.value for left, right in pair]
 
 
-# Cached, because each length simulates 200,000 pairs of curves.
-@cache
-def flat_curves(n: int) -> FlatNoise:
-    """Return simulated curves that vary only by the noise of a published evaluation."""
-    return flat_noise(n, NOISE_SD, generator(42, "claims", "flat_noise"))
-
-
-def pair_check(name: str, gap: float, curves: Mapping[Any, Curve], inside: Sequence[int]) -> Check:
-    """Return the check of a difference between two published curves: its measure's test over the steps `inside`."""
-    steps = _steps(curves)
-    left, right = (np.array([curve[step].value for step in steps]) for curve in curves.values())
-    positions = [steps.index(step) for step in inside]
-    match name:
-        case "mean":
-            # The noise comes from all steps: the phases of some claims have only two or three.
-            error = float(np.std(left - right, ddof=1)) / math.sqrt(len(inside))
-            p = float(2 * scipy.special.stdtr(len(steps) - 1, -abs(gap) / error))
-            return Check(gap, float(scipy.special.stdtrit(len(steps) - 1, 0.975)) * error, p)
-        case "best":
-            return Check(gap, p=flat_curves(len(steps)).chance_of_best_gap(abs(gap)))
-        case "drawdown":
-            falls = (float(drawdowns(curve[None])[0]) for curve in (left, right))
-            return Check(gap, p=min(map(flat_curves(len(steps)).chance_of_drawdown, falls)))
-        case "sd_of_changes":
-            return Check(gap, p=f_test(np.diff(left), np.diff(right)))
-        case "sd" | "range":
-            return Check(gap, p=f_test(left[positions], right[positions]))
-        case _:  # steps are known only up to the distance between evaluations
-            return Check(gap, float(np.diff(steps).max()))
-
-
 def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
     """Return the verdict on the means over seeds, from their p value, or from their interval if the claim has a margin.
 
     One seed separates nothing. `family` contains the adjusted p values by comparison.
     """
-    claim, means = ours.claim, [fmean(values) for values in ours.values]
+    claim = ours.claim
     if len(ours.seeds) < 2:
         names = {run: code(name) for run, name in ours.names.items()}
         numbers = (*_measure_texts(claim, ours.seeds[0], names), "one seed: no inference about runs")
-        return Finding("not tested" if claim.cause and ours.differs else "not separated", numbers)
-    halves = [paired_t(values)[2] for values in ours.values]
-    texts, test = [_intervals(ours, means, halves)], None
+        return Finding(UNTESTED if claim.cause and ours.differs else OPEN, numbers)
+    texts, test = [_intervals(ours)], None
     if ours.is_tested:
         test = p_value(family[ours.comparison], how=f"paired t over seeds, adjusted: {ours.comparison}")
         texts.append(message("adjusted p {p}", p=test))
@@ -356,31 +321,27 @@ def _tested(ours: OverSeeds, family: Mapping[str, float]) -> Finding:
     elif claim.kind == "equal":
         test = p_value(ours.p, how=f"paired t over seeds: {ours.comparison}")
         texts.append(message("p {p}", p=test))
-    checks = [Check(mean, half, None if test is None else test.value) for mean, half in zip(means, halves, strict=True)]
+    checks = [Check(mean, half, None if test is None else test.value) for mean, _, half in ours.tests]
     return _finding(claim, checks, texts, ours.differs, test)
 
 
-def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float]) -> Cell:
+def _intervals(ours: OverSeeds) -> Cell:
     """Return the mean with its interval over the seeds; of several differences, the smallest and the largest."""
     operands = [number for seed in ours.seeds for numbers in seed.values() for number in numbers]
-    digits = REWARD_DIGITS + 1 if max(map(abs, means)) < 1 else 1
+    digits = REWARD_DIGITS + 1 if max(abs(mean) for mean, *_ in ours.tests) < 1 else 1
     cells = []
-    for mean, half in sorted(zip(means, halves, strict=True)):
+    for mean, half in sorted((mean, half) for mean, _, half in ours.tests):
         number = derived(mean, digits, operands, "mean over seeds, in the claim's favour", sign=True)
         assert number is not None
         cells.append(replace(number, low=mean - half, high=mean + half, interval_digits=digits))
-    ends = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
     claim, names = ours.claim, {run: code(name) for run, name in ours.names.items()}
     left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
-    joint = "{left} minus {right}" if claim.kind == "equal" else "{left} against {right}"
-    runs = (
-        message(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
-    )
-    text = "{where}, {runs}, {n:seed|seeds}: {found}"
-    favour = "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
-    return message(
-        text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends
-    )
+    joint, text = "{left} minus {right}", "{where}, {runs}, {n:seed|seeds}: {found}"
+    if claim.kind != "equal":
+        joint, text = "{left} against {right}", "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
+    runs = message(joint, left=names[left], right=[names[run] for run in right]) if claim.right else [*names.values()]
+    found = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
+    return message(text, where=ours.where, runs=runs, n=len(ours.seeds), found=found)
 
 
 def _measure_texts(claim: Claim, measured: Mapping[Run, Sequence[Cell]], names: Mapping[Run, Cell]) -> list[Cell]:
@@ -405,20 +366,19 @@ def _name(run: Run) -> Cell:
 
 def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Estimate:
     """Return a printed statistic of a selector's training curve; the documents print no epochs in between."""
-    if name == "fall":
-        number = minus(_statistic(context, run, metric, "first"), _statistic(context, run, metric, "last"))
-    else:
-        number = printed_statistic(context, float(run), metric, name)
+    names = ("first", "last") if name == "fall" else (name,)
+    number, *last = (printed_statistic(context, float(run), metric, each) for each in names)
+    number = minus(number, *last) if last else number
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
     return number
 
 
-def _of_accuracies(claim: Claim, context: ReportContext, *, is_ours: bool) -> Finding:
+def _of_accuracies(claim: Claim, side: Side) -> Finding:
     """Return the verdict on accuracies: on their spans for a claim of equality, else on their differences."""
     names = {run: _name(run) for run in claim.runs}
     if claim.kind == "equal":
-        rows = {run: [_accuracy(claim, context, run, int(k), is_ours) for k in claim.where] for run in claim.left}
+        rows = {run: [_accuracy(side, run, int(k)) for k in claim.where] for run in claim.left}
         spans = [float(np.ptp([number.value for number in numbers])) for numbers in zip(*rows.values(), strict=True)]
         return _finding(claim, list(map(Check, spans)), _measure_texts(claim, rows, names), ())
     left, shots = claim.left[0], int(claim.where[0]) if claim.where else MEAN
@@ -426,51 +386,42 @@ def _of_accuracies(claim: Claim, context: ReportContext, *, is_ours: bool) -> Fi
     checks: list[Check] = []
     texts: list[Cell] = []
     for run in claim.right:
-        difference, check, test = (_our_gap if is_ours else _printed_gap)(claim, context, run, shots)
+        difference, check, test = (_our_gap if side.is_ours else _printed_gap)(side, left, run, shots)
         checks.append(check)
         parts = {"where": where, "value": difference, "left": names[left], "right": names[run], "test": test}
         texts.append(message("{where}: {value} ({left} minus {right}), {test}", **parts))
-    lineages = [_lineage(claim, context, run, is_ours=is_ours) for run in claim.runs]
+    lineages = [_lineage(side, run) for run in claim.runs]
     fields = dict.fromkeys(name for lineage in lineages for name in lineage if name not in IDENTITY)
     differs = [code(name) for name in fields if len({lineage[name] for lineage in lineages if name in lineage}) > 1]
     return _finding(claim, checks, texts, differs)
 
 
-def _accuracy(claim: Claim, context: ReportContext, run: Run, shots: int, is_ours: bool) -> Estimate:
-    """Return an accuracy: our mean over seeds of the main preset, or the value that the claim's document prints.
-
-    One decimal is exact for printed accuracies, because an OK-VQA question scores 0, 0.6 or 1.
-    """
-    if is_ours:
-        row, digits = context.accuracy(context.grpo(float(run), EPOCH), shots, context.document_samples), 2
-    else:
-        files, location = FILES[claim.document], {"samples": DOCUMENT_SAMPLES, "shots": shots}
-        row, digits = quoted(context.evidence, files, float(run), EPOCH, "accuracy", **location), 1
-    number = level(row, digits, interval=False)
+def _accuracy(side: Side, run: Run, shots: int) -> Estimate:
+    """Return an accuracy: our mean over seeds of the main preset, or the value that the claim's document prints."""
+    number = side.accuracy(float(run), EPOCH, shots, 0 if side.is_ours else DOCUMENT_SAMPLES)
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run))
-    return number
+    return number.plain
 
 
-def _our_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
+def _our_gap(side: Side, left: Run, right: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return our difference with its Holm p in the document's family."""
-    pair = [context.grpo(float(side), EPOCH) for side in (claim.left[0], run)]
-    location = {"samples": context.document_samples, "shots": shots}
+    pair, where = [side.policy(float(run), EPOCH) for run in (left, right)], side.context.evidence.where
     # The evidence may contain a pair in either order.
-    for left, right in (pair, pair[::-1]):
-        for row in context.evidence.where(left, "accuracy", against=right, **location):
+    for first, second in (pair, pair[::-1]):
+        for row in where(first, "accuracy", against=second, samples=side.context.document_samples, shots=shots):
             family = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS)
-            number = gap(row) if left == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
-            if family == f"document-{claim.document}/epoch~{EPOCH}" and number is not None:
+            number = gap(row) if first == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
+            if family == f"document-{side.section}/epoch~{EPOCH}" and number is not None:
                 return number.plain, Check(number.value, p=row.p_holm), message("adjusted p {p}", p=holm_of(row))
-    raise NotTested("No comparison of {runs} was made.", runs=[_name(claim.left[0]), _name(run)])
+    raise NotTested("No comparison of {runs} was made.", runs=[_name(left), _name(right)])
 
 
-def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
+def _printed_gap(side: Side, left: Run, right: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:
     """Return a difference of two printed accuracies with 1.96 binomial errors, as no paired results are published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
-    pair = [average([_accuracy(claim, context, side, k, False) for k in counts], 2) for side in (claim.left[0], run)]
-    difference = minus(pair[0], pair[1])
+    pair = [average([_accuracy(side, run, k) for k in counts], 2) for run in (left, right)]
+    difference = minus(*pair)
     assert difference is not None
     variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
     noise = NORMAL_95 * math.sqrt(sum_in_order(variances))
@@ -478,56 +429,57 @@ def _printed_gap(claim: Claim, context: ReportContext, run: Run, shots: int | st
     return difference, Check(difference.value, noise), message("noise {value}", value=cell)
 
 
-def _lineage(claim: Claim, context: ReportContext, run: Run, *, is_ours: bool) -> Fields:
+def _lineage(side: Side, run: Run) -> Fields:
     """Return the known lineage fields of a selector."""
-    if is_ours:
-        return context.lineages.get(context.grpo(float(run), EPOCH), {})
-    keys = (published_key(float(run), EPOCH, document=document) for document in (claim.document, ""))
-    fields = next((context.lineages[key] for key in keys if key in context.lineages), {})
+    lineages = side.context.lineages
+    if side.is_ours:
+        return lineages.get(side.policy(float(run), EPOCH), {})
+    keys = (published_key(float(run), EPOCH, document=document) for document in (side.section, ""))
+    fields = next((lineages[key] for key in keys if key in lineages), {})
     # An unknown value is not a difference.
     return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 
-def tables(context: ReportContext) -> Iterator[Table]:
-    """Yield the decisive claims, a summary, and the claims of each document."""
-    if not context.claims:
-        return
-    decisive = [evaluated for evaluated in context.claims if evaluated.claim.decisive]
-    title = message("{n} decisive claims of the documents", n=len(decisive))
-    yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
-    yield Table("claims-summary", "decisive", "All claims by verdict", framed(_summary(context.claims)))
-    for document, group in groupby(context.claims, key=lambda evaluated: evaluated.claim.document):
-        claims, name = list(group), f"claims-{document}"
-        title, macro_id = message("Claims of document {document}", document=document), f"claims-{claims[0].claim.study}"
-        yield Table(name, name, title, framed(map(_row, claims)), None, macro_id, folded=FOLDED)
+def _reason(claim: Claim, view: AgentView) -> Cell:
+    """Return the document's reason, or None if the reference lacks one of its numbers."""
+    cells = []
+    for run, metric, *step in claim.stated:
+        cells.append(as_printed(view.published(run, metric).get(int(step[0])) if step else view.stated(run, metric)))
+    return message(claim.reason, **dict(zip("abc", cells, strict=False))) if all(cells) else None
 
 
-FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
+def _answered(claim: Claim, view: AgentView, found: Mapping[str, Finding]) -> Finding:
+    """Return our answer to advice: of a claim, or of the tests in the table of arms."""
+    answer = found.get(claim.claim)
+    if claim.kind == "document arm":
+        answer = _of_document(view)
+    elif claim.kind == "arms":
+        answer = _of_arms(view, claim.factor)
+    return answer or Finding(UNANSWERED, claim.otherwise)
 
 
-def _row(entry: EvaluatedClaim) -> Row:
-    """Return a claim with both verdicts, and the columns that the page folds below it."""
-    return {
-        "Claim": entry.claim.quote,
-        "Published": entry.published.verdict,
-        "Ours": entry.ours.verdict,
-        "Stands in": message(
-            "document {document}, {section}", document=entry.claim.document, section=entry.claim.section
-        ),
-        "Kind": entry.claim.kind,
-        "Published numbers": entry.published.numbers,
-        "Our numbers": entry.ours.numbers,
-    }
+def _of_document(view: AgentView) -> Finding:
+    """Return the documents' arm against the reference arm at the primary endpoint; one seed gives no verdict."""
+    arm = view.config.document_arm
+    rows = {mode: row for mode in MODES if (row := view.compared(arm, mode)) is not None}
+    gaps = (message("{where} {gap}", where=mode, gap=view.difference_cell(arm, mode)) for mode in rows)
+    words = {mode: tested(holm_of(row)) for mode, row in rows.items() if row.runs > 1}
+    return Finding(tuple(message("{mode}: {verdict}", mode=m, verdict=word) for m, word in words.items()), tuple(gaps))
 
 
-def _summary(claims: Sequence[EvaluatedClaim]) -> Iterator[Row]:
-    """Yield the number of claims by verdict, for each document and for all documents."""
-    by_document = [(document, list(group)) for document, group in groupby(claims, key=lambda each: each.claim.document)]
-    for document, group in (*by_document, ("all", claims)):
-        row: dict[Any, Cell] = {"In document": document, "Claims": derived(len(group), 0, (), "claims")}
-        sides = {"Published: {verdict}": [c.published for c in group], "Ours: {verdict}": [c.ours for c in group]}
-        for side, findings in sides.items():
-            counts = Counter(each.verdict for each in findings)
-            for name in VERDICTS:
-                row[message(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
-        yield row
+def _of_arms(view: AgentView, factor: str) -> Finding | None:
+    """Return the differences of the arms that differ from the reference arm in one factor alone, by decoding, or None.
+
+    A KL schedule may also change the KL weight, and must not fall: the advice is a small coefficient early and a larger
+    one late.
+    """
+    base, texts = view.arm(view.reference), []
+    for arm in view.arms:
+        changed = {name for name in SETTINGS if getattr(arm, name) != getattr(base, name)} - NOT_FACTORS
+        is_fit = changed == {factor}
+        if factor == KL_SCHEDULE:
+            is_fit = changed - {"kl"} == {factor} and arm.kl_schedule.kind in ("constant", "rising")
+        gaps = {mode: view.difference_cell(arm.name, mode) for mode in MODES} if is_fit else {}
+        parts = [message("{where} {gap}", where=mode, gap=gap) for mode, gap in gaps.items() if gap]
+        texts += [message("{arm}: {gaps}", arm=arm.name, gaps=parts)] if parts else []
+    return Finding(None, tuple(texts)) if texts else None
