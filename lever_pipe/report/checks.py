@@ -137,16 +137,14 @@ def evaluate_claims(claims: Sequence[Claim], context: ReportContext) -> list[Eva
     found = {name: _tested(of, family) if isinstance(of, OverSeeds) else of for name, of in ours.items()}
     evaluated = [EvaluatedClaim(claim, published[claim.id], found[claim.id]) for claim in compared]
     for claim in claims:
-        if claim.table == "advice" and view is not None and {*view.pair.values()} <= {*view.seeds}:
-            evaluated.append(EvaluatedClaim(claim, Finding(None, _reason(claim, view)), _answered(claim, view, found)))
-        if claim.table == "patterns" and (pattern := patterns.evaluate(claim, context)):
-            evaluated.append(pattern)
-        if claim.table == "004-assessment" and view is not None:
-            # The published test is of the sentence itself, ours that of the claim.
-            theirs = replace(_or_reason(_published, claim, context, view), numbers=_reason(claim, view))
+        if claim.kind in patterns.PATTERNS:
+            pattern = patterns.evaluate(claim, context)
+            evaluated += [pattern] if pattern else []
+        elif claim.table != "claims" and context.has(claim.study):
+            # The published test is of the sentence itself, ours that of the claim that answers it.
+            theirs = _or_reason(_published, claim, context, view) if claim.left and claim.right else Finding(None, None)
+            theirs = replace(theirs, numbers=_reason(claim, view))
             evaluated.append(EvaluatedClaim(claim, theirs, _answered(claim, view, found)))
-        if claim.table == "002-summary":
-            evaluated.append(EvaluatedClaim(claim, Finding(None, claim.quote), Finding(UNANSWERED, None)))
     return evaluated
 
 
@@ -289,9 +287,7 @@ def _digits(claim: Claim, name: str, value: float) -> int:
     """Return the decimals of a measure; for the selector, as many as show six significant digits."""
     if claim.study == "lever":
         return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
-    if name == "best_step" or abs(value) > 100:
-        return 0
-    return REWARD_DIGITS + (name.startswith("sd") or name == "slowing")
+    return 0 if abs(value) > 100 else MEASURES[name].digits
 
 
 def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:
@@ -368,7 +364,7 @@ def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Esti
     """Return a printed statistic of a selector's training curve; the documents print no epochs in between."""
     names = ("first", "last") if name == "fall" else (name,)
     number, *last = (printed_statistic(context, float(run), metric, each) for each in names)
-    number = minus(number, *last) if last else number
+    number = minus(number, last[0]) if last else number
     if number is None:
         raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
     return number
@@ -421,7 +417,7 @@ def _printed_gap(side: Side, left: Run, right: Run, shots: int | str) -> tuple[E
     """Return a difference of two printed accuracies with 1.96 binomial errors, as no paired results are published."""
     counts = SHOTS if shots == MEAN else (int(shots),)
     pair = [average([_accuracy(side, run, k) for k in counts], 2) for run in (left, right)]
-    difference = minus(*pair)
+    difference = minus(pair[0], pair[1])
     assert difference is not None
     variances = (number.value * (100 - number.value) / DOCUMENT_SAMPLES for number in pair if number)
     noise = NORMAL_95 * math.sqrt(sum_in_order(variances))
@@ -440,20 +436,21 @@ def _lineage(side: Side, run: Run) -> Fields:
     return {field: value for field, value in fields.items() if value != UNKNOWN}
 
 
-def _reason(claim: Claim, view: AgentView) -> Cell:
+def _reason(claim: Claim, view: AgentView | None) -> Cell:
     """Return the document's reason, or None if the reference lacks one of its numbers."""
     cells = []
     for run, metric, *step in claim.stated:
+        assert view is not None
         cells.append(as_printed(view.published(run, metric).get(int(step[0])) if step else view.stated(run, metric)))
     return message(claim.reason, **dict(zip("abc", cells, strict=False))) if all(cells) else None
 
 
-def _answered(claim: Claim, view: AgentView, found: Mapping[str, Finding]) -> Finding:
+def _answered(claim: Claim, view: AgentView | None, found: Mapping[str, Finding]) -> Finding:
     """Return our answer to advice: of a claim, or of the tests in the table of arms."""
     answer = found.get(claim.claim)
-    if claim.kind == "document arm":
+    if claim.kind == "document arm" and view is not None:
         answer = _of_document(view)
-    elif claim.kind == "arms":
+    if claim.kind == "arms" and view is not None:
         answer = _of_arms(view, claim.factor)
     return answer or Finding(UNANSWERED, claim.otherwise)
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "float | str"
 """A KL_BETA of documents 000 to 002, or `nokl` or `kl` of documents 003 and 004."""
+Pattern = Literal["identical rows", "repeats", "few prompts", "reused rows", "KL without update", "falling KL"]
+"""Kinds of sentences about an emulated bug."""
+Kind = Literal["order", "difference", "equal", "stated", "arms", "document arm", Pattern]
 ROUNDING = 1e-12
 """Tolerance for sums of printed decimals, which have binary rounding errors."""
 FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
@@ -48,17 +51,13 @@ class Claim(Section):
 
     id: str = Field(pattern=r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$")
     """Starts with the document's number."""
-    table: Literal["claims", "advice", "patterns", "002-summary", "004-assessment"] = "claims"
+    table: Literal["claims", "advice", "patterns", "002-summary", "004-stability", "004-assessment"] = "claims"
     """The table that shows it."""
     section: str = ""
     """Section of the document."""
     quote: str
     """The sentence in our own words; of a pattern with arguments."""
-    kind: Literal[
-        *("order", "difference", "equal"),
-        *("claim", "arms", "document arm", "stated"),
-        *("identical rows", "repeats", "few prompts", "reused rows", "KL without update", "falling KL"),
-    ]
+    kind: Kind
     left: tuple[Run, ...] = ()
     """Runs that are claimed to exceed `right`."""
     right: tuple[Run, ...] = ()
@@ -125,8 +124,8 @@ class EvaluatedClaim:
     claim: Claim
     published: Finding
     ours: Finding
-    control: Finding | None = None
-    """Of a pattern: ours without the bug."""
+    control: Cell = None
+    """Of a pattern: our numbers without the bug."""
     given: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the quote."""
 

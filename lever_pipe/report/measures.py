@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -40,13 +41,24 @@ def _sharp_fall(steps: Values, values: Values, where: Sequence[float]) -> float:
     return float(falls.get(where[0], math.nan) if where else max(falls.values()))
 
 
+def _largest_change(_: Values, values: Values, __: Sequence[float]) -> float:
+    return 100 * max((abs(after / before - 1) for before, after in pairwise(values) if before), default=math.nan)
+
+
+def _turns(_: Values, values: Values, __: Sequence[float]) -> float:
+    changes = np.diff(values)
+    return float((changes[1:] * changes[:-1] < 0).sum())
+
+
 class Measure(NamedTuple):
     """A measure of a curve: one or several numbers from its steps, its values, and the claim's `where`."""
 
     text: str
     compute: Callable[[Values, Values, Sequence[float]], Any]
     least: int = FEWEST
-    """Minimum number of steps."""
+    """Minimum number of steps of a claim's curve."""
+    digits: int = 3
+    """Decimals of a measure of rewards."""
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -57,18 +69,30 @@ MEASURES: Mapping[str, Measure] = {
     "minimum": Measure("minimum", lambda _, values, __: values.min()),
     "fall": Measure("first minus last", lambda _, values, __: values[0] - values[-1], 2),
     "rises": Measure("change", lambda _, values, __: np.diff(values), 2),
-    "slowing": Measure("growth a step, early minus late", _slowing, 3),
+    "slowing": Measure("growth a step, early minus late", _slowing, 3, 4),
     "best": Measure("best", lambda _, values, __: values.max()),
-    "best_step": Measure("step of the best", lambda steps, values, _: steps[values.argmax()]),
-    "sd": Measure("sd over steps", lambda _, values, __: values.std(ddof=1)),
-    "sd_of_changes": Measure("sd of changes", lambda _, values, __: np.diff(values).std(ddof=1)),
+    "best_step": Measure("step of the best", lambda steps, values, _: steps[values.argmax()], digits=0),
+    "sd": Measure("sd over steps", lambda _, values, __: values.std(ddof=1), digits=4),
+    "sd_of_changes": Measure("sd of changes", lambda _, values, __: np.diff(values).std(ddof=1), digits=4),
     "range": Measure("range", lambda _, values, __: np.ptp(values)),
     "drawdown": Measure("largest fall", lambda _, values, __: drawdowns(values[None])[0]),
     "steps_to": Measure("mean first step that reaches the rewards", _steps_to),
     "sharp_fall": Measure("fall", _sharp_fall),
+    "largest_change": Measure("largest change in percent", _largest_change, digits=1),
+    "total_variation": Measure("total variation", lambda _, values, __: np.abs(np.diff(values)).sum()),
+    "sign_changes": Measure("changes of direction", _turns, digits=1),
 }
 AT_STEPS = ("each", "mean", "range")
 """Measures of the steps that a claim names; other measures use all steps."""
+
+
+def measured(name: str, curve: Mapping[int, float], first: float = 0, last: float = math.inf) -> float:
+    """Return a measure over the evaluations from `first` to `last`; NaN for too few of them."""
+    steps = [step for step in curve if first <= step <= last]
+    # A standard deviation of changes needs two changes, so three evaluations.
+    if len(steps) < (3 if name == "sd_of_changes" else 1):
+        return math.nan
+    return float(MEASURES[name].compute(np.array(steps), np.array([curve[step] for step in steps]), ()))
 
 
 # Cached, because each length simulates 200,000 pairs of curves.

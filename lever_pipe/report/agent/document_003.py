@@ -18,8 +18,6 @@ from lever_pipe.report.agent.runs import (
     AgentView,
     Curve,
     as_printed,
-    best_step,
-    best_value,
     run_of,
     schedule_cell,
     seeds_cell,
@@ -69,13 +67,13 @@ def _configuration(view: AgentView) -> Iterator[Row]:
     ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
     published = [_stated_settings(view, run) for run in RUNS]
     for name in ours[0]:
-        sides = ([side.get(name) for side in runs] for runs in (ours, published))
-        # `zip` stops at the two runs: settings have no difference.
-        rows = (
-            dict(zip(PAIR, (cell or "not stated" for cell in side), strict=False)) if any(side) else {}
-            for side in sides
-        )
-        yield from paired_rows({"Setting": name}, *rows)
+        rows: list[Row] = []
+        for runs in (ours, published):
+            cells = [of_run.get(name) for of_run in runs]
+            rows.append(
+                dict(zip(PAIR[:2], [cell or "not stated" for cell in cells], strict=True)) if any(cells) else {}
+            )
+        yield from paired_rows({"Setting": name}, rows[0], rows[1])
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -119,8 +117,8 @@ def _penalty(coefficient: Cell | float) -> Cell:
 def by_step(ours: Columns, published: Columns) -> Iterator[Row]:
     """Yield our row of every step and below it the published one."""
     for step in sorted({step for column in (*ours.values(), *published.values()) for step in column}):
-        sides = ({head: column.get(step) for head, column in side.items()} for side in (ours, published))
-        yield from paired_rows({"Step": str(step)}, *sides)
+        left, right = ({head: column.get(step) for head, column in side.items()} for side in (ours, published))
+        yield from paired_rows({"Step": str(step)}, left, right)
 
 
 def rewards(curves: Iterable[Curve], heads: Iterable[str], *, interval: bool = True) -> Columns:
@@ -154,8 +152,8 @@ def _rewards(view: AgentView) -> Iterator[Row]:
     yield from by_step(our_rewards(view), dict(zip(PAIR, (*sides, differences), strict=True)))
     best: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
     for pair in view.pairs:
-        left, right, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds").values()
-        both = zip((left, right), pair.values(best_step), strict=True)
+        left, right, difference = pair.cells("best").values()
+        both = zip((left, right), pair.values("best_step"), strict=True)
         cells = [message("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
     yield from paired_rows({"Step": "best"}, best[True], best[False])

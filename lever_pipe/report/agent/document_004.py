@@ -6,33 +6,27 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lever_pipe.report.agent.document_003 import by_step, our_rewards, rewards, steps_cell
 from lever_pipe.report.agent.runs import (
     BY_MODE,
     MODES,
     PAIR,
-    REWARD_DIGITS,
     RUN_NAMES,
     RUNS,
     AgentView,
     Curve,
     CurvePair,
-    Measure,
     after_start,
-    best_step,
-    best_value,
-    mean_of,
     tested,
     values_of,
 )
 from lever_pipe.report.cells import Cell, Estimate, derived, holm, level, message, p_value
 from lever_pipe.report.claims import EvaluatedClaim
-from lever_pipe.report.measures import MEASURES
+from lever_pipe.report.measures import measured
 from lever_pipe.report.table import SOURCE, Row, Table, framed, paired_rows
 from lever_pipe.report.verdicts import OPEN
 from lever_pipe.statistics.comparison import holm as holm_p
@@ -41,7 +35,6 @@ SECTION = "004"
 Values = Mapping[int, float]
 STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
 """The document's ratings of both runs and of their difference."""
-LARGEST = "largest value, mean over seeds"
 
 
 def tables(view: AgentView) -> Iterator[Table]:
@@ -61,12 +54,12 @@ def tables(view: AgentView) -> Iterator[Table]:
 
 def _answer(view: AgentView) -> Iterator[Row]:
     for pair in view.pairs:
-        cells = pair.cells(best_value, REWARD_DIGITS, LARGEST)
+        cells = pair.cells("best")
         left, _, gap = cells.values()
         yield pair.row("Quantity", "Best reward", {**cells, "Difference": _with_share(gap, left)})
     yield {"Quantity": "Rating", SOURCE: "published", **dict(zip(PAIR, STARS, strict=True))}
     for pair in view.pairs:
-        cells = pair.cells(lambda curve: mean_of(curve.values()), REWARD_DIGITS, "mean over evaluations and seeds")
+        cells = pair.cells("mean")
         yield pair.row("Quantity", "Mean over evaluations", {**cells, "p": _p(view, pair, "004-insignificant")})
     arm = view.config.document_arm
     for mode in MODES:
@@ -108,13 +101,13 @@ def _verdicts(view: AgentView) -> dict[str, Any]:
 
 
 def _steps_to_best(view: AgentView) -> Iterator[Row]:
-    bests = [(pair, pair.cells(best_value, REWARD_DIGITS, LARGEST)) for pair in view.pairs]
+    bests = [(pair, pair.cells("best")) for pair in view.pairs]
     for index, run in enumerate(RUNS):
         for pair, best in bests:
-            steps = steps_cell(pair.values(best_step)[index])
+            steps = steps_cell(pair.values("best_step")[index])
             yield pair.row("Run", RUN_NAMES[run], {"Step of the best": steps, "Best": best[RUN_NAMES[run]]})
     for pair, best in bests:
-        apart = pair.cells(best_step, 1 if pair.is_ours else 0, "step of the largest value, mean over seeds")
+        apart = pair.cells("best_step", digits=int(pair.is_ours))
         cells = {"Step of the best": apart["Difference"], "Best": best["Difference"]}
         yield pair.row("Run", "Difference", cells)
 
@@ -143,7 +136,9 @@ def _remarks(no_kl: Curve, kl: Curve) -> dict[int, Cell]:
                 parts += [_run_text(moves[sign], run) for run, sign in signs.items() if sign]
             elif signs[RUNS[0]]:
                 parts.append("both rise" if signs[RUNS[0]] > 0 else "both fall")
-        parts += [_run_text("best of {run}", run) for run, curve in common.items() if best_step(curve) == step]
+        parts += [
+            _run_text("best of {run}", run) for run, curve in common.items() if measured("best_step", curve) == step
+        ]
         parts += [_run_text("largest fall of {run}", run) for run in RUNS if falls[run] == step]
         remarks[step] = tuple(parts)
     return remarks
@@ -175,86 +170,38 @@ def _changes_of(curve: Curve) -> dict[int, Cell]:
     return changes
 
 
-def _measure(name: str, first: float = 0, last: float = math.inf) -> Measure:
-    """Return a measure of claims over the evaluations from `first` to `last`; NaN for too few of them."""
-
-    def measure(curve: Values) -> float:
-        steps = [step for step in curve if first <= step <= last]
-        values = np.array([curve[step] for step in steps])
-        # The sd of changes needs two changes, so three evaluations.
-        least = 3 if name == "sd_of_changes" else 1
-        return float(MEASURES[name].compute(np.array(steps), values, ())) if len(steps) >= least else math.nan
-
-    return measure
-
-
-def _largest_change(curve: Values) -> float:
-    shares = [abs(after / before - 1) for before, after in pairwise(curve.values()) if before]
-    return 100 * max(shares, default=math.nan)
-
-
-def _changes_in(curve: Values) -> NDArray[np.float64]:
-    return np.diff(list(curve.values()))
-
-
-def _turns(curve: Values) -> float:
-    changes = _changes_in(curve)
-    return float((changes[1:] * changes[:-1] < 0).sum())
-
-
-class Steadiness(NamedTuple):
-    """A row of the table of stability: its measure, its decimals, and the claim that tests ours."""
-
-    how: str
-    measure: Measure
-    digits: int = 3
-    claim: str = ""
-
-
-STEADINESS = {
-    "Largest change (%)": Steadiness("largest_change", _largest_change, 1),
-    "Standard deviation of changes": Steadiness("sd_of_changes", _measure("sd_of_changes"), 4, "004-more-stable"),
-    "Total variation": Steadiness("total_variation", lambda curve: float(np.abs(_changes_in(curve)).sum())),
-    "Sign changes": Steadiness("sign_changes", _turns, 1),
-    "Largest drawdown": Steadiness("drawdown", _measure("drawdown"), 3, "004-drawdown"),
-}
-"""Rows of the table of stability."""
-
-
 def _stability(view: AgentView) -> Iterator[Row]:
-    stated = {RUN_NAMES[run]: level(view.stated(run, "max_abs_change_pct"), 1) for run in RUNS}
-    for called, row in STEADINESS.items():
-        for pair in view.pairs:
-            cells: dict[str, Cell] = dict(pair.cells(row.measure, row.digits, f"{row.how}, mean over seeds"))
-            del cells["Difference"]
-            if row.measure is _largest_change and not pair.is_ours:
-                for run, printed in stated.items():
-                    both = message("{value} (printed: {printed})", value=cells[run], printed=printed)
-                    cells[run] = cells[run] if printed is None else both
-            yield pair.row("Statistic", called, {**cells, "p": _p(view, pair, row.claim) if pair.is_ours else None})
+    for each, pair, cells in _measures(view, "004-stability"):
+        for run, metric in () if pair.is_ours else each.claim.stated:
+            if (printed := level(view.stated(run, metric), 1)) is not None:
+                both = {"value": cells[RUN_NAMES[run]], "printed": printed}
+                cells[RUN_NAMES[run]] = message("{value} (printed: {printed})", **both)
+        p = _p(view, pair, each.claim.claim) if pair.is_ours else None
+        yield pair.row("Statistic", each.claim.quote, {**cells, "p": p})
 
 
 def _assessment(view: AgentView) -> Iterator[Row]:
-    dimensions = view.context.claims_of("004-assessment")
     # The published tests are adjusted for all rows (Holm).
-    p_values = {each.claim.id: each.published.p.value for each in dimensions if each.published.p is not None}
+    published = {each.claim.id: each.published.p for each in view.context.claims_of("004-assessment")}
+    p_values = {name: p.value for name, p in published.items() if p is not None}
     adjusted = dict(zip(p_values, map(float, holm_p(list(p_values.values()))), strict=True))
-    for each in dimensions:
-        claim = each.claim
-        (name,), where = claim.measure, claim.where or (0, math.inf)
-        digits = 0 if name == "best_step" else REWARD_DIGITS + (name == "sd_of_changes")
+    for each, pair, cells in _measures(view, "004-assessment"):
+        if None in cells.values():
+            continue
+        if each.claim.measure == ("best_step",):
+            cells = dict(zip(cells, map(steps_cell, pair.values("best_step")), strict=True))
+        winner, by_test = None, tested(_p(view, pair, each.claim.claim))
+        if not pair.is_ours:
+            winner, by_test = each.published.numbers, _by_test(each, adjusted)
+        yield pair.row("Dimension", each.claim.quote, {**cells, "Winner as printed": winner, "By the test": by_test})
+
+
+def _measures(view: AgentView, table: str) -> Iterator[tuple[EvaluatedClaim, CurvePair, dict[str, Cell]]]:
+    """Yield the sentences of a table with their measure of both runs, for every pair."""
+    for each in view.context.claims_of(table):
         for pair in view.pairs:
-            cells: dict[str, Cell] = dict(pair.cells(_measure(name, where[0], where[-1]), digits, name))
-            del cells["Difference"]
-            if None in cells.values():
-                continue
-            if name == "best_step":
-                cells = dict(zip(cells, map(steps_cell, pair.values(best_step)), strict=True))
-            if pair.is_ours:
-                further = {"Winner as printed": None, "By the test": tested(_p(view, pair, claim.claim))}
-            else:
-                further = {"Winner as printed": each.published.numbers, "By the test": _by_test(each, adjusted)}
-            yield pair.row("Dimension", claim.quote, cells | further)
+            left, right, _ = pair.cells(*each.claim.measure, *each.claim.where[:1], *each.claim.where[-1:]).values()
+            yield each, pair, dict(zip(PAIR, (left, right), strict=False))
 
 
 def _by_test(dimension: EvaluatedClaim, adjusted: Mapping[str, float]) -> Cell:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
 from lever_pipe.experiment.report_stage_configs import ShownAgents
@@ -14,6 +14,7 @@ from lever_pipe.report import verdicts
 from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.measures import MEASURES, measured
 from lever_pipe.report.table import SOURCE, Row
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ REWARD_DIGITS = 3
 """Decimals of the documents' rewards."""
 Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, in ascending order."""
-Measure = Callable[[Mapping[int, float]], float]
-T = TypeVar("T")
 SCHEDULE_WORDS = {
     "constant": "fixed",
     "linear": "linear decay",
@@ -49,14 +48,14 @@ class CurvePair:
     no_kl: Sequence[Curve]
     kl: Sequence[Curve]
 
-    def values(self, measure: Callable[[Mapping[int, float]], T]) -> tuple[list[T], list[T]]:
-        """Return a measure of every curve: without KL, with KL."""
-        left, right = ([measure(values_of(curve)) for curve in curves] for curves in (self.no_kl, self.kl))
-        return left, right
+    def values(self, name: str, *span: float) -> list[list[float]]:
+        """Return a measure of every curve, over a span of steps: without KL, with KL."""
+        return [[measured(name, values_of(curve), *span) for curve in curves] for curves in (self.no_kl, self.kl)]
 
-    def cells(self, measure: Measure, digits: int, how: str) -> dict[str, Estimate | None]:
+    def cells(self, name: str, *span: float, digits: int | None = None) -> dict[str, Estimate | None]:
         """Return a measure's means over seeds by `PAIR`: without KL, with KL, and the difference of KL minus no KL."""
-        means = [mean_of(values) for values in self.values(measure)]
+        means, how = [mean_of(values) for values in self.values(name, *span)], f"{MEASURES[name].text}, mean over seeds"
+        digits = MEASURES[name].digits if digits is None else digits
         rows = [[row for curve in curves for row in curve.values()] for curves in (self.no_kl, self.kl)]
         sides = [derived(value, digits, operands, how) for value, operands in zip(means, rows, strict=True)]
         difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
@@ -261,16 +260,6 @@ def mean_of(values: Iterable[float]) -> float:
     """Return the mean; NaN without values."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
-
-
-def best_value(curve: Mapping[int, float]) -> float:
-    """Return the largest value."""
-    return max(curve.values())
-
-
-def best_step(curve: Mapping[int, float]) -> float:
-    """Return the step of the largest value, or the first of equal ones."""
-    return float(max(curve, key=lambda step: (curve[step], -step)))
 
 
 def as_printed(row: EvidenceRow | None) -> Cell:

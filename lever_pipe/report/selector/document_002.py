@@ -67,7 +67,7 @@ def _differences(context: ReportContext, betas: tuple[float, ...], epochs: Seque
 
 
 def _summary(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> Table:
-    first, stated = epochs[0], {each.claim.left[0]: each.claim.quote for each in context.claims_of("002-summary")}
+    first, stated = epochs[0], {each.claim.left[0]: each.published.numbers for each in context.claims_of("002-summary")}
 
     def cells(side: Side, point: Point) -> Row:
         (beta,) = point.betas

@@ -117,8 +117,8 @@ def _training_curves(context: ReportContext) -> Iterator[Table]:
         published = {beta: _printed(context, metric, beta) for beta in betas}
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
             decimals = 2 if name == "Change" else digits
-            sides = (_with_difference(side, name, decimals) for side in (ours, published))
-            rows += paired_rows({"Metric": called, "Statistic": name}, *sides, policies)
+            left, right = (_with_difference(side, name, decimals) for side in (ours, published))
+            rows += paired_rows({"Metric": called, "Statistic": name}, left, right, policies)
     facts = {"epochs": last, "seeds": max(map(len, runs.values())), "theirs": CURVE_EPOCHS}
     title = "Training curves of the long runs, KL_BETA 0.12 and 0.15"
     yield Table("000-curves", "000", title, framed(rows), facts=facts, factor="kl_beta statistic")
@@ -206,7 +206,7 @@ def _training(context: ReportContext, document: str, betas: Sequence[float], epo
 
     def cells(side: Side, point: Point) -> Row:
         declared = {metric: TRAINING_METRICS[metric] for metric in TRAINING[document]}
-        return {head: side.number(*point.betas, point.epoch, metric, n) for metric, (head, n) in declared.items()}
+        return {head: side.number(*point.policy, metric, n) for metric, (head, n) in declared.items()}
 
     rows = paired(context, document, _points(context, betas, epochs), cells)
     name, facts = f"{document}-training", _without(context, betas, EPOCHS)
@@ -218,7 +218,7 @@ def _training(context: ReportContext, document: str, betas: Sequence[float], epo
 
 def _accuracies(side: Side, point: Point) -> dict[Any, Cell]:
     """Return accuracies by shots with their mean."""
-    return {**side.by_shots(*point.betas, point.epoch), "Average": side.accuracy(*point.betas, point.epoch)}
+    return {**side.by_shots(*point.policy), "Average": side.accuracy(*point.policy)}
 
 
 def _accuracies_001(context: ReportContext, epoch: int) -> Table:
@@ -226,9 +226,9 @@ def _accuracies_001(context: ReportContext, epoch: int) -> Table:
     ours = context.main.reference_beta or 0.0
 
     def cells(side: Side, point: Point) -> Row:
-        pair = (*point.betas, ours if side.is_ours else REFERENCE_BETA)
-        less = {message("vs {reference}", reference=ours): side.gap(*pair, epoch)}
-        return _accuracies(side, point) | less | {"Holm p": holm(side.compared(*pair, epoch))}
+        pair = (point.betas[0], ours if side.is_ours else REFERENCE_BETA)
+        less: Row = {message("vs {reference}", reference=ours): side.gap(*pair, epoch)}
+        return {**_accuracies(side, point), **less, "Holm p": holm(side.compared(*pair, epoch))}
 
     title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=context.document_samples)
     rows = paired(context, "001", _points(context, BETAS_001, (epoch,)), cells)
@@ -242,7 +242,7 @@ def _accuracies_002(context: ReportContext, epoch: int) -> Table:
         point._replace(names={**point.names, "Samples": str(samples)}, samples=samples)
         for point, samples in product(_points(context, document_002.BETAS, (epoch,)), context.samples)
     ]
-    rows = paired(context, "002", points, lambda side, point: side.by_shots(*point.betas, epoch, point.samples))
+    rows = paired(context, "002", points, lambda side, point: side.by_shots(*point.policy, point.samples))
     title, facts = (
         message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch),
         _without(context, document_002.BETAS, EPOCHS),

@@ -57,8 +57,8 @@ def evaluate(claim: Claim, context: ReportContext) -> EvaluatedClaim | None:
     bug, control = pattern.find(claim.bug), pattern.find(CONTROL)
     also = control.holds if control.in_part is None else control.in_part
     verdict = NOT_REPRODUCED if not bug.holds else WITHOUT_BUG if also else REPRODUCED
-    ours, without = Finding(verdict, bug.cell), Finding("", control.cell)
-    return EvaluatedClaim(claim, Finding("", pattern.published), ours, without, pattern.given)
+    ours = Finding(verdict, bug.cell)
+    return EvaluatedClaim(claim, Finding(None, pattern.published), ours, control.cell, pattern.given)
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
@@ -72,7 +72,7 @@ def tables(context: ReportContext) -> Iterator[Table]:
             "Published": each.published.numbers,
             "Bug": code(each.claim.bug),
             "With it": each.ours.numbers,
-            "Without": each.control and each.control.numbers,
+            "Without": each.control,
             "Verdict": each.ours.verdict,
         }
         for each in evaluated
@@ -91,7 +91,7 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
 
 def tally(evaluated: Sequence[EvaluatedClaim]) -> dict[str, Estimate]:
     """Return the number of published statements that a bug reproduces; a statement counts once for all its bugs."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[Cell]] = {}
     for each in evaluated:
         # A pattern without published numbers is set aside.
         found.setdefault(each.claim.quote, set()).add("" if each.published.numbers is None else each.ours.verdict)

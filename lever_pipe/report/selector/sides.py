@@ -62,9 +62,9 @@ class Side:
 
     def compared(self, left: float, right: float, epoch: int, shots: int | str = MEAN) -> EvidenceRow | None:
         """Return our comparison of two betas in the section's family of the epoch; None for the published side."""
-        where = {"samples": self.context.document_samples, "family": f"document-{self.section}/epoch~{epoch}"}
-        sides = (self.policy(beta, epoch) for beta in (left, right))
-        return self.context.compared(*sides, shots=shots, **where) if self.is_ours else None
+        sides, family = (self.policy(beta, epoch) for beta in (left, right)), f"document-{self.section}/epoch~{epoch}"
+        where: dict[str, Any] = {"samples": self.context.document_samples, "shots": shots, "family": family}
+        return self.context.compared(*sides, **where) if self.is_ours else None
 
     def gap(self, left: float, right: float, epoch: int, shots: int | str = MEAN) -> Estimate | None:
         """Return a difference of accuracies, ours with its interval; None of a beta and itself."""
@@ -83,6 +83,11 @@ class Point(NamedTuple):
     samples: int = 0
     shots: int | str = MEAN
 
+    @property
+    def policy(self) -> tuple[float, int]:
+        """Return KL_BETA and epoch of a row about one policy."""
+        return self.betas[0], self.epoch
+
 
 def paired(
     context: ReportContext, section: str, points: Iterable[Point], cells: Callable[[Side, Point], Row]
@@ -91,5 +96,6 @@ def paired(
     sides, rows = [Side(context, section, is_ours) for is_ours in (True, False)], list[Row]()
     for point in points:
         policies = [[side.policy(beta, point.epoch) for beta in point.betas] for side in sides]
-        rows += paired_rows(point.names, *(cells(side, point) for side in sides), policies)
+        ours, published = (cells(side, point) for side in sides)
+        rows += paired_rows(point.names, ours, published, policies)
     return rows
