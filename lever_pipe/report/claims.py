@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
@@ -31,9 +31,6 @@ from lever_pipe.report.cells import Cell, Estimate, derived, message
 from lever_pipe.report.evidence import ALPHA
 from lever_pipe.report.measures import MEASURES
 from lever_pipe.report.table import Row, Table, framed
-
-if TYPE_CHECKING:
-    from lever_pipe.report.context import ReportContext
 
 Run: TypeAlias = "float | str"
 """A KL_BETA of documents 000 to 002, or `nokl` or `kl` of documents 003 and 004."""
@@ -174,9 +171,8 @@ def _side(check: Check, kind: str) -> int:
     return sign if abs(check.value) > check.noise + ROUNDING else 0
 
 
-def tables(context: ReportContext) -> Iterator[Table]:
+def tables(claims: Sequence[EvaluatedClaim]) -> Iterator[Table]:
     """Yield the decisive claims, a summary, and the claims of each document."""
-    claims = context.claims_of("claims")
     if not claims:
         return
     decisive = [evaluated for evaluated in claims if evaluated.claim.decisive]

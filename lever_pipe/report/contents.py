@@ -43,7 +43,7 @@ TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
     documents.tables,
     agent.tables,
     sweeps.tables,
-    claims.tables,
+    lambda context: claims.tables(context.claims_of("claims")),
 )
 FACTS: Mapping[str, Callable[[ReportContext], Any]] = {
     "run": setting.facts,

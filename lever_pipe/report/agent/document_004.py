@@ -200,7 +200,8 @@ def _measures(view: AgentView, table: str) -> Iterator[tuple[EvaluatedClaim, Cur
     """Yield the sentences of a table with their measure of both runs, for every pair."""
     for each in view.context.claims_of(table):
         for pair in view.pairs:
-            left, right, _ = pair.cells(*each.claim.measure, *each.claim.where[:1], *each.claim.where[-1:]).values()
+            (name,), where = each.claim.measure, each.claim.where
+            left, right, _ = pair.cells(name, *where[:1], *where[-1:]).values()
             yield each, pair, dict(zip(PAIR, (left, right), strict=False))
 
 

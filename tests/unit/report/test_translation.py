@@ -29,7 +29,8 @@ def _texts() -> set[str]:
         marked = (of for _, _, of in environment.extract_translations(text))  # type: ignore[attr-defined]
         found.update(of if isinstance(of, str) else of[0] for of in marked)
         found.update(text.replace("'", '"').split('"'))
-    return found | {claim.quote for claim in read_claims(Path("resources/claims.yaml"))}
+    claims = read_claims(Path("resources/claims.yaml"))
+    return found | {text for claim in claims for text in (claim.quote, claim.reason, claim.otherwise)}
 
 
 def test_each_translated_text_stands_in_the_code() -> None:

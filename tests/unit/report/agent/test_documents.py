@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.report.agent.document_004 import _remarks
-from lever_pipe.report.agent.runs import best_step, run_of, values_of
+from lever_pipe.report.agent.runs import run_of, values_of
 from lever_pipe.report.cells import numbers_in
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.measures import measured
 
 OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
 PRINTED = ["-0.123", "+0.142", "-0.132", "-0.035", "-0.030", "-0.222", "-0.260", "-0.027", "-0.197"]
@@ -118,13 +119,15 @@ def test_remarks_of_any_two_curves(pairs: list[tuple[int, int]]) -> None:
         {step: EvidenceRow("intention", "x", "reward", float(pair[side])) for step, pair in enumerate(pairs)}
         for side in (0, 1)
     ]
-    found = {step: ENGLISH(cell) for step, cell in _remarks(*rows)}
+    found = {step: ENGLISH(cell) for step, cell in _remarks(*rows).items()}
     assert list(found) == list(range(len(pairs)))
     for step, text in found.items():
         sign = np.sign(pairs[step][1] - pairs[step][0])
         assert text.split("; ")[0] == {1: "KL bundle ahead", -1: "no KL ahead", 0: "equal"}[int(sign)]
     for name, curve in zip(("no KL", "KL bundle"), rows, strict=True):
-        assert [step for step, text in found.items() if f"best of {name}" in text] == [best_step(values_of(curve))]
+        assert [step for step, text in found.items() if f"best of {name}" in text] == [
+            measured("best_step", values_of(curve))
+        ]
 
 
 def test_stability(default: Tabulated) -> None:
@@ -158,7 +161,7 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
 
 def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
     """The best reward is in the table of advice and in the assessment: one verdict, one row of the evidence."""
-    found = tabulate(evidence, Study(), is_evaluated=True)
+    found = tabulate(evidence, Study())
     cells = {
         (name, i): [cell for cell in row.values() if any(n.is_p for n in numbers_in(cell))]
         for name in ("advice", "004-assessment", "004-stability")
@@ -182,7 +185,7 @@ def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> No
 
 
 def test_drift_is_evaluated_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
-    found = tabulate(evidence, Study(), is_evaluated=True)
+    found = tabulate(evidence, Study())
     row = found.row("advice", **{"The document": "For: the KL loss keeps"})
     assert "(kl_only)" in row["Ours"]
     assert row["Ours"].endswith("one seed: no inference about runs")
@@ -194,7 +197,7 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     selected = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
     single = [row._replace(runs=1) if row.runs == 3 else row for row in selected]
     study = Study(arms=arms)
-    found = tabulate(single, study, arms=arms, is_evaluated=True)
+    found = tabulate(single, study, arms=arms)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not evaluated", "not separated", "not tested", ""}
