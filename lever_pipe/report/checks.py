@@ -84,12 +84,7 @@ NOT_FACTORS = {"learning_rate", "trajectory_score"}
 
 
 class NotTested(Exception):  # noqa: N818 - it is an outcome, not an error
-    """A number that a claim needs is missing; `reason` names it."""
-
-    def __init__(self, reason: str, /, **args: object) -> None:
-        """Store the reason as text and as a message."""
-        super().__init__(reason)
-        self.reason = message(reason, **args)
+    """A number that a claim needs is missing; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +148,7 @@ def _or_reason(evaluate: Callable[..., Any], *args: Any) -> Any:
     try:
         return evaluate(*args)
     except NotTested as lack:
-        return Finding(UNTESTED, lack.reason)
+        return Finding(UNTESTED, *lack.args)
 
 
 def _finding(
@@ -201,7 +196,7 @@ def _ours(claim: Claim, context: ReportContext, view: AgentView | None) -> Findi
         arms[KL] = arm_for(claim.about or (), arms, settings)
     common = view.common(*arms.values())
     if not common:
-        raise NotTested("The two arms have no seed in common.")
+        raise NotTested(message("The two arms have no seed in common."))
     names, mode = {run: arms[str(run)] for run in claim.runs}, _mode(view)
     curves = ({run: _of_arm(claim, view, run_of(arm, seed)) for run, arm in names.items()} for seed in common)
     where = message("training") if claim.metric in TRAINING else message("{mode} validation", mode=message(mode))
@@ -220,7 +215,7 @@ def _long_curves(claim: Claim, context: ReportContext) -> list[dict[Run, Curve]]
             of_seed = [{epoch: get(name, claim.metric) for epoch, name in names.items()} for names in policies]
             curves.append(dict(zip(claim.runs, of_seed, strict=True)))
     if not curves:
-        raise NotTested("There is no training curve of {run}.", run=list(map(_name, claim.runs)))
+        raise NotTested(message("There is no training curve of {run}.", run=list(map(_name, claim.runs))))
     return curves
 
 
@@ -258,7 +253,7 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estim
     """Return the measures of every run over their common steps."""
     steps, inside, numbers = _steps(curves), _inside(claim, curves), dict[Run, list[Estimate]]()
     for name, (run, curve) in product(claim.measure, curves.items()):
-        lack = NotTested("Too few common steps: {what}.", what=code(claim.metric))
+        lack = NotTested(message("Too few common steps: {what}.", what=code(claim.metric)))
         if len(steps) < MEASURES[name].least or not {*inside} <= {*steps}:
             raise lack
         rows = [curve[step] for step in inside]
@@ -366,7 +361,7 @@ def _statistic(context: ReportContext, run: Run, metric: str, name: str) -> Esti
     number, *last = (printed_statistic(context, float(run), metric, each) for each in names)
     number = minus(number, last[0]) if last else number
     if number is None:
-        raise NotTested("Not known: {what} of {run}.", what=code(metric), run=_name(run))
+        raise NotTested(message("Not known: {what} of {run}.", what=code(metric), run=_name(run)))
     return number
 
 
@@ -396,7 +391,7 @@ def _accuracy(side: Side, run: Run, shots: int) -> Estimate:
     """Return an accuracy: our mean over seeds of the main preset, or the value that the claim's document prints."""
     number = side.accuracy(float(run), EPOCH, shots, 0 if side.is_ours else DOCUMENT_SAMPLES)
     if number is None:
-        raise NotTested("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run))
+        raise NotTested(message("Not known: {what} of {run}.", what=message("accuracy"), run=_name(run)))
     return number.plain
 
 
@@ -410,7 +405,7 @@ def _our_gap(side: Side, left: Run, right: Run, shots: int | str) -> tuple[Estim
             number = gap(row) if first == pair[0] else derived(-row.value, 2, (row,), "turned", sign=True)
             if family == f"document-{side.section}/epoch~{EPOCH}" and number is not None:
                 return number.plain, Check(number.value, p=row.p_holm), message("adjusted p {p}", p=holm_of(row))
-    raise NotTested("No comparison of {runs} was made.", runs=[_name(left), _name(right)])
+    raise NotTested(message("No comparison of {runs} was made.", runs=[_name(left), _name(right)]))
 
 
 def _printed_gap(side: Side, left: Run, right: Run, shots: int | str) -> tuple[Estimate, Check, Cell]:

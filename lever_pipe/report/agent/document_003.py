@@ -23,7 +23,7 @@ from lever_pipe.report.agent.runs import (
     seeds_cell,
     weight_cell,
 )
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, minus
+from lever_pipe.report.cells import Cell, derived, gap, level, message, minus
 from lever_pipe.report.table import Row, Table, framed, paired_rows
 
 SECTION = "003"
@@ -146,7 +146,8 @@ def _rewards(view: AgentView) -> Iterator[Row]:
     differences: dict[int, Cell] = {}
     for step, row in view.published("kl-nokl", "val_reward_diff", SECTION).items():
         # Without the printed text, the number shows its sign.
-        signed = _unprinted(gap(row, REWARD_DIGITS))
+        number = gap(row, REWARD_DIGITS)
+        signed = number and replace(number, printed="")
         is_estimated = signed and any(step in curve for curve in estimated)
         differences[step] = message("{value} (to an estimate)", value=signed) if is_estimated else signed
     yield from by_step(our_rewards(view), dict(zip(PAIR, (*sides, differences), strict=True)))
@@ -157,10 +158,6 @@ def _rewards(view: AgentView) -> Iterator[Row]:
         cells = [message("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
     yield from paired_rows({"Step": "best"}, best[True], best[False])
-
-
-def _unprinted(number: Estimate | None) -> Estimate | None:
-    return None if number is None else replace(number, printed="")
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:

@@ -172,7 +172,7 @@ def _changes_of(curve: Curve) -> dict[int, Cell]:
 
 def _stability(view: AgentView) -> Iterator[Row]:
     for each, pair, cells in _measures(view, "004-stability"):
-        for run, metric in () if pair.is_ours else each.claim.stated:
+        for run, metric, *_ in () if pair.is_ours else each.claim.stated:
             if (printed := level(view.stated(run, metric), 1)) is not None:
                 both = {"value": cells[RUN_NAMES[run]], "printed": printed}
                 cells[RUN_NAMES[run]] = message("{value} (printed: {printed})", **both)

@@ -114,7 +114,7 @@ def _training_curves(context: ReportContext) -> Iterator[Table]:
     rows: list[Row] = []
     for metric, (called, digits) in METRICS.items():
         ours = {beta: _measured(context, metric, runs[beta]) for beta in betas}
-        published = {beta: _printed(context, metric, beta) for beta in betas}
+        published = {beta: {name: printed_statistic(context, beta, metric, name) for name in PRINTED} for beta in betas}
         for name in filter(None, ("Mean", "First", "Last", FURTHER.get(metric))):
             decimals = 2 if name == "Change" else digits
             left, right = (_with_difference(side, name, decimals) for side in (ours, published))
@@ -157,15 +157,11 @@ def printed_statistic(context: ReportContext, beta: float, metric: str, name: st
     return level(row, 0 if name == "minimum_epoch" else METRICS[metric][1])
 
 
-def _printed(context: ReportContext, metric: str, beta: float) -> Statistics:
-    """Return the printed statistics, to be written with as many decimals as ours."""
-    cells = {name: printed_statistic(context, beta, metric, name) for name in PRINTED}
-    return {name: cell and replace(cell, printed="") for name, cell in cells.items()}
-
-
 def _with_difference(by_beta: Mapping[float, Statistics], name: str, digits: int) -> dict[Any, Cell]:
     """Return a statistic of every beta, and of two betas also the difference."""
-    numbers = {beta: statistics.get(name.lower()) for beta, statistics in by_beta.items()}
+    cells = {beta: statistics.get(name.lower()) for beta, statistics in by_beta.items()}
+    # Without the printed text, published numbers have as many decimals as ours.
+    numbers = {beta: cell and replace(cell, printed="") for beta, cell in cells.items()}
     if name == "Change":
         numbers = {beta: _change(statistics) for beta, statistics in by_beta.items()}
     row: dict[Any, Cell] = {message("KL_BETA={beta}", beta=beta): number for beta, number in numbers.items()}

@@ -22,11 +22,12 @@ from lever_pipe.experiment.stage_configs import InputsAlone
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import Estimate, EvidenceLedger
 from lever_pipe.report.checks import evaluate_claims
-from lever_pipe.report.comparability import guard, read_lineages
+from lever_pipe.report.comparability import guard
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.format import number_text
 from lever_pipe.report.inference.families import REFERENCE_BETA
+from lever_pipe.report.lineage import read_lineage, read_published_lineage
 from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import SOURCE, as_csv
@@ -74,7 +75,7 @@ class DocumentTables:
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
-        lineages = read_lineages(lineage["lineage"], lineage["reference_lineage"])
+        lineages = {**read_lineage(lineage["lineage"]), **read_published_lineage(lineage["reference_lineage"])}
         context = ReportContext(self.evidence, run, lineages)
         self.context = replace(context, claims=evaluate_claims(book(), context))
         found = guard(list(document_tables(self.context)), lineages, "footnote")
