@@ -40,25 +40,24 @@ class Appearance(NamedTuple):
     in_part: bool | None = None
 
 
-class Pattern(NamedTuple):
-    """A published pattern: its cell, a function that looks for it in an arm, and the arguments of its sentence."""
-
-    published: Cell
-    find: Callable[[str], Appearance]
-    given: Mapping[str, Any] = {}
-
-
 def evaluate(claim: Claim, context: ReportContext) -> EvaluatedClaim | None:
     """Return a pattern with its verdict; without the bug, a pattern that occurs in part counts as present."""
     study = emulation_of(context)
-    pattern = None if study is None else PATTERNS[claim.kind](study)
-    if pattern is None:
+    if study is None:
         return None
-    bug, control = pattern.find(claim.bug), pattern.find(CONTROL)
+    published, bug, control = (PATTERNS[claim.kind](study, arm) for arm in (PUBLISHED, claim.bug, CONTROL))
+    if bug is None or control is None:
+        return None
     also = control.holds if control.in_part is None else control.in_part
     verdict = NOT_REPRODUCED if not bug.holds else WITHOUT_BUG if also else REPRODUCED
-    ours = Finding(verdict, bug.cell)
-    return EvaluatedClaim(claim, Finding(None, pattern.published), ours, control.cell, pattern.given)
+    given = {
+        "betas": study.others,
+        "shots": list(map(str, _long(study))),
+        "most": _most(study),
+        "beta": OF_ANOTHER_BASE,
+    }
+    theirs = Finding(None, None if published is None else published.cell)
+    return EvaluatedClaim(claim, theirs, Finding(verdict, bug.cell), control.cell, given)
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
@@ -101,100 +100,88 @@ def tally(evaluated: Sequence[EvaluatedClaim]) -> dict[str, Estimate]:
     return {name: _counted(value, ()) for name, value in counts.items()}
 
 
-def _identical_rows(study: EmulatedStudy) -> Pattern | None:
+def _identical_rows(study: EmulatedStudy, arm: str) -> Appearance | None:
     """The betas of one base agree in every published cell."""
     if len(study.others) < 2:
         return None
     candidates = [(beta, epoch) for beta in study.others for epoch in study.epochs]
-    published = {run: printed for run in candidates if (printed := study.cells(PUBLISHED, run))}
-
-    def find(arm: str) -> Appearance:
-        rows = [study.cells(arm, run) for run in published or candidates]
-        return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
-
-    return Pattern(_distinct(list(published.values())), find, {"betas": study.others})
+    published = [run for run in candidates if study.cells(PUBLISHED, run)]
+    rows = [cells for run in published or candidates if (cells := study.cells(arm, run))]
+    return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
 
-def _repeats(study: EmulatedStudy) -> Pattern | None:
-    """Long prompts repeat demonstrations."""
-    long = [k for k in study.context.shots if k > study.emulate.pool_items]
-
-    def find(arm: str) -> Appearance:
-        rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in long]
-        mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
-        shares = [row.value for row in rows]
-        return Appearance(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
-
-    return Pattern(None, find, {"shots": [str(k) for k in long]}) if long else None
+def _long(study: EmulatedStudy) -> list[int]:
+    """Return the shot counts that exceed the number of offered items."""
+    return [k for k in study.context.shots if k > study.emulate.pool_items]
 
 
-def _few_prompts(study: EmulatedStudy) -> Pattern:
-    """All checkpoints together make few prompts of a query."""
-    items = study.emulate.pool_items
-    most = sum(perm(items, min(k, items)) for k in study.context.shots)
-
-    def find(arm: str) -> Appearance:
-        row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
-        return Appearance(level(row, 0), row.value <= most)
-
-    return Pattern(None, find, {"most": most})
+def _repeats(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """Long prompts repeat demonstrations; nothing is published about it."""
+    if arm == PUBLISHED or not _long(study):
+        return None
+    rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in _long(study)]
+    mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
+    shares = [row.value for row in rows]
+    return Appearance(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
 
 
-def _reused_rows(study: EmulatedStudy) -> Pattern | None:
+def _most(study: EmulatedStudy) -> int:
+    """Return the largest number of prompts of a query that the offered items allow."""
+    return sum(perm(study.emulate.pool_items, min(k, study.emulate.pool_items)) for k in study.context.shots)
+
+
+def _few_prompts(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """All checkpoints together make few prompts of a query; nothing is published about it."""
+    if arm == PUBLISHED:
+        return None
+    row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
+    return Appearance(level(row, 0), row.value <= _most(study))
+
+
+def _reused_rows(study: EmulatedStudy, arm: str) -> Appearance | None:
     """Two epochs of one beta differ at few shots and agree at many."""
     spans = [[k for k in study.context.shots if (k > 2) == more] for more in (False, True)]
     beta, samples = OF_ANOTHER_BASE, study.context.samples
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
         return None
-
-    def outcome(pairs: Sequence[Sequence[Rows]]) -> Appearance:
-        few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
-        rows = [[row for cells in pair for row in cells] for pair in pairs]
-        texts = [
-            message("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
-            for n, operands in zip((few, many), rows, strict=True)
-        ]
-        return Appearance(texts, few > 0 == many)
-
-    def pairs_of(arm: str, file: str = "") -> list[list[Rows]]:
-        return [[study.cells(arm, (beta, epoch), samples, k, file) for epoch in (1, 2)] for k in spans]
-
-    printed = pairs_of(PUBLISHED, ACCURACY_015)
-    published = outcome(printed).cell if all(map(all, printed)) else None
-    return Pattern(published, lambda arm: outcome(pairs_of(arm)), {"beta": beta})
+    pairs = [[study.cells(arm, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
+    if not all(map(all, pairs)):
+        return None
+    texts, counts = [], []
+    for pair in pairs:
+        rows = [row for cells in pair for row in cells]
+        n = sum(a != b for a, b in zip(*map(_digits, pair), strict=True))
+        texts.append(message("{n} of {all}", n=_counted(n, rows), all=_counted(len(rows) // 2, rows)))
+        counts.append(n)
+    return Appearance(texts, counts[0] > 0 == counts[1])
 
 
-def _kl_without_update(study: EmulatedStudy) -> Pattern | None:
+def _kl_without_update(study: EmulatedStudy, arm: str) -> Appearance | None:
     """A KL near the logged one appears without an update."""
     published = study.printed("kl", 1)
     if not published:
         return None
-    ends = [pick(published, key=lambda row: row.value) for pick in (min, max)]
-
-    def find(arm: str) -> Appearance:
-        row = study.untouched(arm, "kl", 1)
-        return Appearance(level(row, 5), ends[0].value / 2 <= row.value <= 2 * ends[1].value)
-
-    low, high = (level(row, 5) for row in ends)
-    return Pattern(message("{low} to {high}", low=low, high=high), find)
+    low, high = (pick(published, key=lambda row: row.value) for pick in (min, max))
+    if arm == PUBLISHED:
+        return Appearance(message("{low} to {high}", low=level(low, 5), high=level(high, 5)), True)
+    row = study.untouched(arm, "kl", 1)
+    return Appearance(level(row, 5), low.value / 2 <= row.value <= 2 * high.value)
 
 
-def _falling_kl(study: EmulatedStudy) -> Pattern | None:
+def _falling_kl(study: EmulatedStudy, arm: str) -> Appearance | None:
     """KL falls from epoch to epoch; the published one is the mean over the betas that have both epochs."""
     if not study.printed("kl", 1):
         return None
-    runs = [[row for epoch in (1, 2) for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
-    whole = zip(*(run for run in runs if len(run) == 2), strict=True)
-    course = [derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole]
-
-    def find(arm: str) -> Appearance:
+    if arm != PUBLISHED:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
         return Appearance((level(first, 5), level(later, 5)), later.value < first.value)
+    runs = [[row for epoch in (1, 2) for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
+    whole = zip(*(run for run in runs if len(run) == 2), strict=True)
+    course = (derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole)
+    return Appearance(tuple(course) or None, True)
 
-    return Pattern(tuple(course) or None, find)
 
-
-PATTERNS: Mapping[str, Callable[[EmulatedStudy], Pattern | None]] = {
+PATTERNS: Mapping[str, Callable[[EmulatedStudy, str], Appearance | None]] = {
     "identical rows": _identical_rows,
     "repeats": _repeats,
     "few prompts": _few_prompts,
@@ -202,7 +189,7 @@ PATTERNS: Mapping[str, Callable[[EmulatedStudy], Pattern | None]] = {
     "KL without update": _kl_without_update,
     "falling KL": _falling_kl,
 }
-"""By the kind of a claim."""
+"""By the kind of a claim: the outcome of an arm, or of the published numbers. None: it cannot be judged."""
 
 
 def _digits(rows: Rows) -> tuple[str, ...]:
