@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, Estimate, average, code, derived, holm, level, message, minus
@@ -43,7 +43,7 @@ PRINTED = {
 """Statistics of its curves: suffix of the subject, and `at` of the evidence row."""
 FURTHER = {"kl": "Change", "val_loss": "Minimum"}
 """Statistic of a metric that the document prints in addition to its mean, first and last epoch."""
-BETAS_001 = (0.12, 0.145, 0.15, 0.155, 0.18)
+BETAS_001, BETAS_002 = (0.12, 0.145, 0.15, 0.155, 0.18), document_002.BETAS
 TRAINING = {
     "001": ("kl", "loss", "ppo_loss", "std_advantage", "max_advantage"),
     "002": ("loss", "val_loss", "ppo_loss", "kl", "std_advantage", "max_advantage"),
@@ -69,15 +69,12 @@ def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the tables of documents 000 to 002 and of the data, in reading order."""
     if not context.has("lever"):
         return
-    epochs = [epoch for epoch in EPOCHS if epoch in context.main.epochs]
-    yield published_and_ours(context)
+    yield from _declared(context, "selector")
     yield from _training_curves(context)
     yield from _configuration(context, "001", STATED_001)
-    yield from (_training(context, "001", BETAS_001, (epoch,)) for epoch in epochs)
-    yield from (_accuracies_001(context, epoch) for epoch in epochs)
+    yield from _declared(context, "001")
     yield from _configuration(context, "002", _stated_002(context))
-    yield _training(context, "002", document_002.BETAS, EPOCHS)
-    yield from (_accuracies_002(context, epoch) for epoch in epochs)
+    yield from _declared(context, "002")
     yield from document_002.tables(context)
     yield from data.tables(context)
 
@@ -187,78 +184,95 @@ def _change(statistics: Statistics) -> Estimate | None:
     return change and replace(change, unit=" %")
 
 
-def published_and_ours(context: ReportContext) -> Table:
-    """Return the published accuracies of the first epoch next to ours, for the main page."""
-    title = message(
-        "Published beside ours: offline GRPO, epoch 1, {near200} questions", near200=context.document_samples
-    )
-    rows = paired(context, "selector", _points(context, BETAS_001, (1,)), _accuracies)
-    facts = _without(context, BETAS_001, ())
-    return Table("published-beside-ours", "selector", title, framed(rows), facts, "without", "kl_beta")
+def _metrics(side: Side, point: Point) -> Row:
+    """Return the training metrics of the document."""
+    declared = {metric: TRAINING_METRICS[metric] for metric in TRAINING[side.section]}
+    return {head: side.number(*point.policy, metric, digits) for metric, (head, digits) in declared.items()}
 
 
-def _training(context: ReportContext, document: str, betas: Sequence[float], epochs: Sequence[int]) -> Table:
-    """Return the training metrics of a document: of one epoch, or of several epochs with separate rows."""
-
-    def cells(side: Side, point: Point) -> Row:
-        declared = {metric: TRAINING_METRICS[metric] for metric in TRAINING[document]}
-        return {head: side.number(*point.policy, metric, n) for metric, (head, n) in declared.items()}
-
-    rows = paired(context, document, _points(context, betas, epochs), cells)
-    name, facts = f"{document}-training", _without(context, betas, EPOCHS)
-    if len(epochs) > 1:
-        return Table(name, document, "Training metrics", framed(rows), facts, "without", "kl_beta epoch")
-    title = message("Training metrics, GRPO epoch {epoch}", epoch=epochs[0])
-    return Table(f"{name}-epoch~{epochs[0]}", document, title, framed(_remarked(rows)), facts, "without", "kl_beta")
+def _by_shots(side: Side, point: Point) -> Row:
+    """Return accuracies by shots."""
+    return side.by_shots(*point.policy, point.samples)
 
 
-def _accuracies(side: Side, point: Point) -> dict[Any, Cell]:
+def _accuracies(side: Side, point: Point) -> Row:
     """Return accuracies by shots with their mean."""
     return {**side.by_shots(*point.policy), "Average": side.accuracy(*point.policy)}
 
 
-def _accuracies_001(context: ReportContext, epoch: int) -> Table:
+def _against_reference(side: Side, point: Point) -> Row:
     """Return accuracies by shots with their mean, and the mean's difference from the reference KL_BETA."""
-    ours = context.main.reference_beta or 0.0
-
-    def cells(side: Side, point: Point) -> Row:
-        pair = (point.betas[0], ours if side.is_ours else REFERENCE_BETA)
-        less: Row = {message("vs {reference}", reference=ours): side.gap(*pair, epoch)}
-        return {**_accuracies(side, point), **less, "Holm p": holm(side.compared(*pair, epoch))}
-
-    title = message("Accuracy at {near200} samples, GRPO epoch {epoch}", epoch=epoch, near200=context.document_samples)
-    rows = paired(context, "001", _points(context, BETAS_001, (epoch,)), cells)
-    facts = _without(context, BETAS_001, EPOCHS)
-    return Table(f"001-accuracy-epoch~{epoch}", "001", title, framed(rows), facts, "without", "kl_beta")
+    ours = side.context.main.reference_beta or 0.0
+    pair = (point.betas[0], ours if side.is_ours else REFERENCE_BETA)
+    less: Row = {message("vs {reference}", reference=ours): side.gap(*pair, point.epoch)}
+    return {**_accuracies(side, point), **less, "Holm p": holm(side.compared(*pair, point.epoch))}
 
 
-def _accuracies_002(context: ReportContext, epoch: int) -> Table:
-    """Return accuracies by shots at every sample count."""
-    points = [
-        point._replace(names={**point.names, "Samples": str(samples)}, samples=samples)
-        for point, samples in product(_points(context, document_002.BETAS, (epoch,)), context.samples)
-    ]
-    rows = paired(context, "002", points, lambda side, point: side.by_shots(*point.policy, point.samples))
-    title, facts = (
-        message("Accuracy by samples, GRPO epoch {epoch}", epoch=epoch),
-        _without(context, document_002.BETAS, EPOCHS),
-    )
-    return Table(f"002-accuracy-epoch~{epoch}", "002", title, framed(rows), facts, "without", "kl_beta samples")
+def _remarked(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield rows of a training table with remarks on extremes, as printed, if one row alone of its source has them."""
+    for row in rows:
+        remarks = []
+        for head, extreme, remark in REMARKS:
+            values = [n for other in rows if other[SOURCE] == row[SOURCE] and (n := _number(other[head])) is not None]
+            number = _number(row[head])
+            if number is not None and len(values) > 1 and number == extreme(values) and values.count(number) == 1:
+                remarks.append(remark)
+        yield {**row, "Remark": tuple(remarks) or None}
 
 
-def _points(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> Iterator[Point]:
-    """Yield the document's betas and epochs that this run compares; longer training runs have more."""
-    for beta, epoch in product(betas, epochs):
-        if beta in context.main.betas() and epoch in context.main.epochs:
-            yield Point({"KL_BETA": f"{beta:g}"} | ({"Epoch": str(epoch)} if len(epochs) > 1 else {}), epoch, (beta,))
+def _number(cell: Cell) -> float | None:
+    return float(number_text(cell.value, cell.digits)) if isinstance(cell, Estimate) else None
 
 
-def _without(context: ReportContext, betas: Sequence[float], epochs: Sequence[int]) -> dict[str, Any]:
-    """Return the document's betas and epochs that this run lacks."""
-    return {
-        "betas": [beta for beta in betas if beta not in context.main.betas()],
-        "epochs": [epoch for epoch in epochs if epoch not in context.main.epochs],
-    }
+class Declared(NamedTuple):
+    """A table with a row of each side for every KL_BETA and epoch that this run compares."""
+
+    id: str
+    """With `{epoch}` if each epoch has a table."""
+    title: str
+    betas: tuple[float, ...]
+    cells: Callable[[Side, Point], Row]
+    keys: tuple[str, ...] = ("KL_BETA",)
+    """Key columns, in which the rows may differ."""
+    epochs: tuple[int, ...] = EPOCHS
+    finish: Callable[[list[Row]], Iterable[Row]] = list
+
+
+BY_SAMPLES, AT_SAMPLES = "Accuracy by samples, GRPO epoch {epoch}", "Accuracy at {near200} samples, GRPO epoch {epoch}"
+BESIDE = "Published beside ours: offline GRPO, epoch 1, {near200} questions"
+OF_EPOCH = "Training metrics, GRPO epoch {epoch}"
+DECLARED: Mapping[str, Sequence[Declared]] = {
+    "selector": (Declared("published-beside-ours", BESIDE, BETAS_001, _accuracies, epochs=(1,)),),
+    "001": (
+        Declared("001-training-epoch~{epoch}", OF_EPOCH, BETAS_001, _metrics, finish=_remarked),
+        Declared("001-accuracy-epoch~{epoch}", AT_SAMPLES, BETAS_001, _against_reference),
+    ),
+    "002": (
+        Declared("002-training", "Training metrics", BETAS_002, _metrics, ("KL_BETA", "Epoch")),
+        Declared("002-accuracy-epoch~{epoch}", BY_SAMPLES, BETAS_002, _by_shots, ("KL_BETA", "Samples")),
+    ),
+}
+"""Tables by section."""
+
+
+def _declared(context: ReportContext, section: str) -> Iterator[Table]:
+    """Yield the declared tables of a section, each with the betas and epochs that this run lacks."""
+    trained, compared = context.main.betas(), context.main.epochs
+    for of in DECLARED[section]:
+        betas, present = [beta for beta in of.betas if beta in trained], [e for e in of.epochs if e in compared]
+        lacks = {
+            "betas": [beta for beta in of.betas if beta not in betas],
+            "epochs": [epoch for epoch in of.epochs if epoch not in present],
+        }
+        for epochs in [[epoch] for epoch in present] if "{epoch}" in of.id else [present]:
+            points = []
+            for beta, epoch, samples in product(betas, epochs, context.samples if "Samples" in of.keys else [0]):
+                names = {"KL_BETA": f"{beta:g}", "Epoch": str(epoch), "Samples": str(samples)}
+                points.append(Point({key: names[key] for key in of.keys}, epoch, (beta,), samples))
+            rows = framed(of.finish(paired(context, section, points, of.cells)))
+            named = {"epoch": max(epochs, default=0), "near200": context.document_samples}
+            name, factor = of.id.format_map(named), " ".join(of.keys).lower()
+            yield Table(name, section, message(of.title, **named), rows, lacks, "without", factor)
 
 
 STATED: Row = {"GRPO epochs": 3, "GRPO LR": "5e-06", "Backbone frozen": "yes (50.1 % of the parameters train)"}
@@ -322,19 +336,3 @@ def _our_settings(context: ReportContext) -> dict[str, Cell]:
         "Backbone frozen": message("{which} ({share} of the parameters train)", which=frozen, share=share),
         "Reward mode": code(preset.reward.mode),
     }
-
-
-def _remarked(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield rows of a training table with remarks on extremes, as printed, if one row alone of its source has them."""
-    for row in rows:
-        remarks = []
-        for head, extreme, remark in REMARKS:
-            values = [n for other in rows if other[SOURCE] == row[SOURCE] and (n := _number(other[head])) is not None]
-            number = _number(row[head])
-            if number is not None and len(values) > 1 and number == extreme(values) and values.count(number) == 1:
-                remarks.append(remark)
-        yield {**row, "Remark": tuple(remarks) or None}
-
-
-def _number(cell: Cell) -> float | None:
-    return float(number_text(cell.value, cell.digits)) if isinstance(cell, Estimate) else None
