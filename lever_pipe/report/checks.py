@@ -437,7 +437,8 @@ def _reason(claim: Claim, view: AgentView | None) -> Cell:
     for run, metric, *step in claim.stated:
         assert view is not None
         cells.append(as_printed(view.published(run, metric).get(int(step[0])) if step else view.stated(run, metric)))
-    return message(claim.reason, **dict(zip("abc", cells, strict=False))) if all(cells) else None
+    is_complete = claim.reason and all(cells)
+    return message(claim.reason, **dict(zip("abc", cells, strict=False))) if is_complete else None
 
 
 def _answered(claim: Claim, view: AgentView | None, found: Mapping[str, Finding]) -> Finding:

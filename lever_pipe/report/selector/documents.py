@@ -224,7 +224,7 @@ def _number(cell: Cell) -> float | None:
     return float(number_text(cell.value, cell.digits)) if isinstance(cell, Estimate) else None
 
 
-class Declared(NamedTuple):
+class DocumentTable(NamedTuple):
     """A table with a row of each side for every KL_BETA and epoch that this run compares."""
 
     id: str
@@ -241,15 +241,15 @@ class Declared(NamedTuple):
 BY_SAMPLES, AT_SAMPLES = "Accuracy by samples, GRPO epoch {epoch}", "Accuracy at {near200} samples, GRPO epoch {epoch}"
 BESIDE = "Published beside ours: offline GRPO, epoch 1, {near200} questions"
 OF_EPOCH = "Training metrics, GRPO epoch {epoch}"
-DECLARED: Mapping[str, Sequence[Declared]] = {
-    "selector": (Declared("published-beside-ours", BESIDE, BETAS_001, _accuracies, epochs=(1,)),),
+DECLARED: Mapping[str, Sequence[DocumentTable]] = {
+    "selector": (DocumentTable("published-beside-ours", BESIDE, BETAS_001, _accuracies, epochs=(1,)),),
     "001": (
-        Declared("001-training-epoch~{epoch}", OF_EPOCH, BETAS_001, _metrics, finish=_remarked),
-        Declared("001-accuracy-epoch~{epoch}", AT_SAMPLES, BETAS_001, _against_reference),
+        DocumentTable("001-training-epoch~{epoch}", OF_EPOCH, BETAS_001, _metrics, finish=_remarked),
+        DocumentTable("001-accuracy-epoch~{epoch}", AT_SAMPLES, BETAS_001, _against_reference),
     ),
     "002": (
-        Declared("002-training", "Training metrics", BETAS_002, _metrics, ("KL_BETA", "Epoch")),
-        Declared("002-accuracy-epoch~{epoch}", BY_SAMPLES, BETAS_002, _by_shots, ("KL_BETA", "Samples")),
+        DocumentTable("002-training", "Training metrics", BETAS_002, _metrics, ("KL_BETA", "Epoch")),
+        DocumentTable("002-accuracy-epoch~{epoch}", BY_SAMPLES, BETAS_002, _by_shots, ("KL_BETA", "Samples")),
     ),
 }
 """Tables by section."""
