@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.sections import Section
+from lever_pipe.base.sections import Problem, Section, rule
 from lever_pipe.base.storage import read_yaml
 from lever_pipe.report import verdicts
 from lever_pipe.report.cells import Cell, Estimate, derived, message
@@ -37,6 +37,12 @@ Run: TypeAlias = "float | str"
 Pattern = Literal["identical rows", "repeats", "few prompts", "reused rows", "KL without update", "falling KL"]
 """Kinds of sentences about an emulated bug."""
 Kind = Literal["order", "difference", "equal", "stated", "arms", "document arm", Pattern]
+NEEDED: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("order", "difference", "equal"), ("left", "metric")),
+    "arms": ("factor",),
+    **dict.fromkeys(get_args(Pattern), ("bug",)),
+}
+"""Keys that a kind needs."""
 ROUNDING = 1e-12
 """Tolerance for sums of printed decimals, which have binary rounding errors."""
 FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
@@ -88,6 +94,12 @@ class Claim(Section):
     def _several(cls, value: Any) -> Any:
         # In YAML, a single value needs no list.
         return value if isinstance(value, list | tuple) else (value,)
+
+    @rule
+    def _has_what_its_kind_needs(self) -> Iterator[Problem]:
+        for key in NEEDED.get(self.kind, ()):
+            if not getattr(self, key):
+                yield (key,), f"must be set for kind '{self.kind}'. Add it."
 
     @property
     def document(self) -> str:
