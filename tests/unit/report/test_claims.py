@@ -44,8 +44,10 @@ def test_each_sentence_is_there_once_and_decisive_ones_are_translated() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "guess"}, {"measure": "falls"}, {"note": "x"}, {"id": "5"}, {"metric": ""}]
-    + [{"factor": "", "kind": "arms"}, {"bug": "", "kind": "repeats"}],
+    [
+        *({"kind": "guess"}, {"measure": "falls"}, {"note": "x"}, {"id": "5"}, {"metric": ""}),
+        *({"factor": "", "kind": "arms"}, {"bug": "", "kind": "repeats"}),
+    ],
 )
 def test_an_entry_that_cannot_be_evaluated_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
     entry = {"id": "000-x", "section": "1", "quote": "x", "kind": "order", "left": 0.1, "metric": "kl"} | change
