@@ -262,7 +262,10 @@ def _measured(claim: Claim, curves: Mapping[Run, Curve]) -> dict[Run, list[Estim
         values = MEASURES[name].compute(np.array(inside, dtype=float), np.array([row.value for row in rows]), where)
         for i, value in enumerate(np.atleast_1d(values)):
             operands, how = (rows[i : i + 1], "value") if name == "each" else (rows, name)
-            if (number := derived(value, _digits(claim, name, value), operands, how)) is None:
+            digits = 0 if abs(value) > 100 else MEASURES[name].digits
+            if claim.study == "lever":  # six significant digits
+                digits = max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
+            if (number := derived(value, digits, operands, how)) is None:
                 raise lack
             numbers.setdefault(run, []).append(number)
     return numbers
@@ -276,13 +279,6 @@ def _inside(claim: Claim, curves: Mapping[Run, Curve]) -> list[int]:
     """Return the steps of `where` for a measure of named steps, else all common steps."""
     is_named = claim.where and claim.measure[0] in AT_STEPS
     return [int(step) for step in claim.where] if is_named else _steps(curves)
-
-
-def _digits(claim: Claim, name: str, value: float) -> int:
-    """Return the decimals of a measure; for the selector, as many as show six significant digits."""
-    if claim.study == "lever":
-        return max(0, min(12, 5 - math.floor(math.log10(abs(value))))) if value else 1
-    return 0 if abs(value) > 100 else MEASURES[name].digits
 
 
 def _gaps(claim: Claim, measured: Mapping[Run, Sequence[Estimate]]) -> list[float]:

@@ -124,8 +124,12 @@ def _remarks(no_kl: Curve, kl: Curve) -> dict[int, Cell]:
     curves = {run: values_of(curve) for run, curve in zip(RUNS, (no_kl, kl), strict=True)}
     steps = [step for step in no_kl if step in kl]
     common = {run: {step: curve[step] for step in steps} for run, curve in curves.items()}
-    falls = {run: _largest_fall(curve) for run, curve in common.items()}
-    remarks: dict[int, Cell] = {}
+    remarks, worst = dict[int, Cell](), dict[str, int]()
+    for run, curve in common.items():
+        falls = {step: curve[before] - curve[step] for before, step in pairwise(curve)}
+        # `max` returns the first of equal falls.
+        if falls and (largest := max(falls, key=falls.__getitem__)) and falls[largest] > 0:
+            worst[run] = largest
     for before, step in zip([None, *steps], steps, strict=False):
         gap = common[RUNS[1]][step] - common[RUNS[0]][step]
         parts = [_run_text("{run} ahead", RUNS[gap > 0]) if gap else "equal"]
@@ -139,19 +143,13 @@ def _remarks(no_kl: Curve, kl: Curve) -> dict[int, Cell]:
         parts += [
             _run_text("best of {run}", run) for run, curve in common.items() if measured("best_step", curve) == step
         ]
-        parts += [_run_text("largest fall of {run}", run) for run in RUNS if falls[run] == step]
+        parts += [_run_text("largest fall of {run}", run) for run in RUNS if worst.get(run) == step]
         remarks[step] = tuple(parts)
     return remarks
 
 
 def _run_text(text: str, run: str) -> Cell:
     return message(text, run=RUN_NAMES[run])
-
-
-def _largest_fall(curve: Values) -> int | None:
-    falls = {step: curve[before] - curve[step] for before, step in pairwise(curve)}
-    worst = max(falls, key=lambda step: (falls[step], -step), default=None)
-    return worst if worst is not None and falls[worst] > 0 else None
 
 
 def _changes(view: AgentView) -> Iterator[Row]:
