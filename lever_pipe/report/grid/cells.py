@@ -14,10 +14,10 @@ from typing import NamedTuple
 from lever_pipe.base.policy_names import BASELINE, OWN, PolicyName, group_of
 from lever_pipe.experiment.stage_configs import CompareCellsConfig
 from lever_pipe.report.evidence import MEAN, PRIMARY
-from lever_pipe.report.inference import estimates
-from lever_pipe.report.inference.estimates import ComparisonRow, Draws, IntervalRow
+from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.families import ORACLE, ComparisonFamily, Pairs
 from lever_pipe.report.inference.per_question import read_groups, read_scores
+from lever_pipe.report.inference.policy_comparisons import ComparisonRow, IntervalRow, comparison_rows, interval_rows
 
 RANDOM, RICES = "baseline/random", "baseline/similar_image"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
@@ -117,9 +117,9 @@ def compare_cells(
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
         prompts = {group_of(name): cell.training_prompts for name, (cell, _) in zip(names, evaluated, strict=True)}
-        rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)
+        rows += _leaderboard(data, interval_rows(groups, config.samples, draws), prompts)
         families = families_of(list(map(GridCell.parse, groups)), config, data)
-        compared[data] = estimates.comparisons(groups, families, draws)
+        compared[data] = comparison_rows(groups, families, draws)
     return rows, compared
 
 
