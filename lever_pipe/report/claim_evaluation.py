@@ -376,8 +376,11 @@ def _intervals(ours: OverSeeds, means: Sequence[float], halves: Sequence[float])
     runs = (
         message(joint, left=names[left], right=[names[run] for run in right]) if claim.right else list(names.values())
     )
-    text = "{where}, {runs}, {n:seed|seeds}: {found}"
-    favour = "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
+    text = ("{where}, {runs}, {n} seed: {found}", "{where}, {runs}, {n} seeds: {found}")
+    favour = (
+        "{where}, {runs}, {n} seed: {found} in the claim's favour",
+        "{where}, {runs}, {n} seeds: {found} in the claim's favour",
+    )
     return message(
         text if claim.kind == "equal" else favour, where=ours.where, runs=runs, n=len(ours.seeds), found=ends
     )

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from lever_pipe.report.cells import Estimate
 from lever_pipe.report.evidence import EvidenceRow
 
 INCHES = 7.6
@@ -114,9 +115,9 @@ def label(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def ends(row: EvidenceRow) -> tuple[float, float]:
+def ends(number: EvidenceRow | Estimate) -> tuple[float, float]:
     """Return the distances of an interval's ends from its value; zeros without an interval."""
-    return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
+    return (0.0, 0.0) if math.isnan(number.low) else (number.value - number.low, number.high - number.value)
 
 
 def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], series_style: SeriesStyle, *, name: str) -> None:
@@ -154,19 +155,32 @@ def forest(
 ) -> None:
     """Draw rows below each other, each with its name at the axis and its interval as a bar."""
     for y, (_, row, series_style) in enumerate(rows):
-        low, high = ends(row)
-        axes.errorbar(
-            [scale * row.value],
-            [y + shift],
-            xerr=[[scale * low], [scale * high]],
-            color=series_style.color,
-            marker=series_style.marker,
-            linestyle="",
-            markersize=5,
-            capsize=2,
-        )
+        point(axes, row, y + shift, series_style, scale=scale, capsize=2)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
+def point(
+    axes: Axes,
+    number: EvidenceRow | Estimate,
+    y: float,
+    series_style: SeriesStyle,
+    *,
+    scale: float = 1.0,
+    **more: Any,
+) -> None:
+    """Draw a number at a height, with its interval as a bar."""
+    low, high = ends(number)
+    axes.errorbar(
+        [scale * number.value],
+        [y],
+        xerr=[[scale * low], [scale * high]],
+        color=series_style.color,
+        marker=series_style.marker,
+        linestyle="",
+        markersize=5,
+        **more,
+    )
 
 
 def heat(

@@ -136,7 +136,7 @@ def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
         autoescape=True,
         extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
     )
-    filled.install_gettext_callables(translator.gettext, translator.ngettext, newstyle=True)  # type: ignore[attr-defined]
+    filled.install_gettext_translations(translator.catalogue, newstyle=True)  # type: ignore[attr-defined]
     writers = {
         "html": translator.html,
         "text": translator.text,
