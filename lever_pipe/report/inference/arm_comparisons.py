@@ -10,7 +10,7 @@ from lever_pipe.experiment.agent_config import START_ARM
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference.agent_runs import TEST
 from lever_pipe.report.inference.blocks import on_common_seeds
-from lever_pipe.report.inference.endpoints import Context, Endpoint, endpoints_of, taken_apart
+from lever_pipe.report.inference.endpoints import Context, EndpointValues, endpoints_of, taken_apart
 from lever_pipe.report.inference.estimates import Pair, adjusted, differences
 from lever_pipe.report.inference.task_values import NORMALISED
 
@@ -81,7 +81,7 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
 
 
 def _against_reference(
-    context: Context, name: str, of_arms: Mapping[str, Mapping[str, Endpoint]]
+    context: Context, name: str, of_arms: Mapping[str, Mapping[str, EndpointValues]]
 ) -> Iterator[ArmComparisonRow]:
     """Yield the comparisons of every arm that has the endpoint over the same units, before adjustment.
 
@@ -90,7 +90,7 @@ def _against_reference(
     reference = of_arms[context.reference_arm].get(name)
     if reference is None:
         return
-    endpoints, pairs = list[Endpoint](), list[Pair]()
+    endpoints, pairs = list[EndpointValues](), list[Pair]()
     for arm, of_arm in of_arms.items():
         if arm != context.reference_arm and name in of_arm:
             left, right = on_common_seeds(of_arm[name].block, reference.block)

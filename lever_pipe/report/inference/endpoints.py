@@ -83,7 +83,7 @@ class Context(NamedTuple):
         return list(dict.fromkeys([*self.primary_names, *("_".join((TEST, m, mode, at)) for mode, m, at in of_tests)]))
 
 
-class Endpoint(NamedTuple):
+class EndpointValues(NamedTuple):
     """An endpoint of one policy: the values of all its runs, over tasks or of whole runs."""
 
     block: Block
@@ -95,7 +95,7 @@ class Endpoint(NamedTuple):
 
 def endpoint_rows(context: Context) -> list[EndpointRow]:
     """Return every endpoint of the start policy, of served agents and of every arm; means over tasks come first."""
-    rows, values = list[EndpointRow](), list[Endpoint]()
+    rows, values = list[EndpointRow](), list[EndpointValues]()
     for arm in (START_ARM, *context.served, *context.runs.arms):
         for name, endpoint in endpoints_of(context, arm).items():
             block, role = endpoint.block, PRIMARY if name in context.primary_names else SECONDARY
@@ -127,23 +127,23 @@ def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
     return mean._replace(low=max(mean.low, min(0.0, least)), high=min(mean.high, max(ceiling, mean.value)))
 
 
-def endpoints_of(context: Context, arm: str) -> dict[str, Endpoint]:
+def endpoints_of(context: Context, arm: str) -> dict[str, EndpointValues]:
     """Return the endpoints of a policy by name: those over tasks that every seed has, then those of whole runs."""
     seeds = context.runs.seeds(arm)
     runs = tuple(f"arm~{arm}/seed~{seed}" for seed in seeds) or (f"arm~{arm}",)
-    endpoints: dict[str, Endpoint] = {}
+    endpoints: dict[str, EndpointValues] = {}
     for name in context.names:
         by_seed = [means for seed in seeds or (0,) if (means := _evaluated(context, arm, seed, name)) is not None]
         if len(by_seed) == len(runs):
             first, values = by_seed[0], np.stack([means[_metric(name)].to_numpy(dtype=float) for means in by_seed])
             counts = len(first), int(first[N_ROLLOUTS].iloc[0]), float(first[CEILING].mean())
-            endpoints[name] = Endpoint(Block(arm, runs, (name,), values[..., None]), *counts)
+            endpoints[name] = EndpointValues(Block(arm, runs, (name,), values[..., None]), *counts)
     whole = pd.DataFrame([dict(_of_run(context, arm, seed)) for seed in seeds]).dropna(axis="columns", how="all")
     for name in (name for name in whole if name not in endpoints):
         mode = taken_apart(name)["mode"]
         sizes = (context.runs.validation(arm, seeds[0], mode, size) for size in (N_TASKS, N_SAMPLES))
         block = Block(arm, runs, (name,), whole[name].to_numpy(dtype=float)[:, None, None])
-        endpoints[name] = Endpoint(block, *(int(next(iter(series.values()), 0)) for series in sizes))
+        endpoints[name] = EndpointValues(block, *(int(next(iter(series.values()), 0)) for series in sizes))
     return endpoints
 
 
