@@ -47,12 +47,13 @@ def plot(summary: Summary, translator: Translator) -> Markup:
         left, bottom = 0.14 + min(MOST_LABEL, max(map(_inches, labels))), 0.42 + KEYS * has_keys
         axes = figure.add_axes((left / WIDTH, bottom / height, 1 - (left + 0.14) / WIDTH, 1 - (bottom + 0.02) / height))
         axes.set_frame_on(False)
+        options = {"is_forest": True, "capsize": 0, "clip_on": False}
         spread = SPREAD * len(labels) / axes.bbox.height
         for y, (row, label) in enumerate(zip(summary.rows, labels, strict=True)):
             for index, (kind, number) in enumerate(row.marks):
                 tooltip = f"e{number.line} {label}: {translator.text(number)}"
                 height_of = y + spread * (2 * index - len(row.marks) + 1)
-                style.point(axes, number, height_of, STYLES[kind], gid=tooltip, clip_on=False)
+                style.bars(axes, {height_of: number}, STYLES[kind], **options, gid=tooltip)
         axes.grid(visible=False, axis="y")
         axes.tick_params(length=0, labelsize=SMALL, labelcolor=style.GREY)
         axes.set_yticks(range(len(labels)), labels, fontsize=SIZE, color=style.INK)

@@ -42,13 +42,13 @@ def test_an_axis_holds_everything_between_round_ticks(ends: tuple[float, float],
 
 
 def test_a_dot_stands_at_its_value_and_names_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    marks, own = list[tuple[float, float]](), dots.style.point
+    marks, own = list[tuple[float, float]](), dots.style.bars
 
-    def point(axes: Any, number: Estimate, y: float, *args: Any, **more: Any) -> None:
-        marks.append((number.value, y))
-        own(axes, number, y, *args, **more)
+    def bars(axes: Any, points: dict[float, Estimate], *args: Any, **more: Any) -> None:
+        marks.extend((number.value, y) for y, number in points.items())
+        own(axes, points, *args, **more)
 
-    monkeypatch.setattr(dots.style, "point", point)
+    monkeypatch.setattr(dots.style, "bars", bars)
     rows = summary(("0.12", [("a", number(-1.0)), ("b", number(2.0))]), ("0.15", [("b", number(3.0))]), has_keys=True)
     svg = dots.plot(rows, Translator("en"))
     assert [value for value, _ in marks] == [-1.0, 2.0, 3.0]
