@@ -87,17 +87,16 @@ class Translator:
             case Message():
                 values = dict(cell.args)
                 args = {name: self._write(value, is_html=is_html) for name, value in values.items()}
+                if isinstance(cell.text, str):
+                    text = self.catalogue.gettext(cell.text)
+                else:
+                    text = self.catalogue.ngettext(*cell.text, getattr(values["n"], "value", values["n"]))
                 try:
-                    return _literal(self._translated(cell.text, values.get("n")), is_html=is_html).format_map(args)
+                    return _literal(text, is_html=is_html).format_map(args)
                 except KeyError as error:
                     lacks = f"text {cell.text!r}: expected the argument {error}"
                     do = "Pass it where the message is made."
                     raise RecordError(lacks, found=", ".join(args) or "none", do=do) from None
-
-    def _translated(self, text: str | tuple[str, str], n: Any) -> str:
-        if isinstance(text, str):
-            return self.catalogue.gettext(text)
-        return self.catalogue.ngettext(*text, n.value if isinstance(n, Estimate) else n)
 
     def _join(self, texts: list[str], joint: str) -> str:
         joints = JOINTS[self.language]

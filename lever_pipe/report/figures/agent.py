@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
+from lever_pipe.report.agent.answer import MODES
 from lever_pipe.report.agent.runs import RUN_NAMES, RUNS, AgentView, run_of, values_of
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures import style
 
-MODES = ("sampled", "greedy")
 TRAINING = ("reward", "kl", "entropy", "grad_norm", "pg_loss", "learning_rate")
 EXACT = ("learning_rate",)
 """Training metrics without noise; they are not smoothed."""

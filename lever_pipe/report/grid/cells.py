@@ -166,14 +166,11 @@ def _families_of_pair(left: GridCell, right: GridCell, config: CompareCellsConfi
     if ours.kind == OWN and is_reference:
         yield OWNS
     if left.is_trained_here and right.is_trained_here:
-        if ours.preset == other.preset and other.kind in OBJECTIVES[: _rank(ours)]:
+        earlier = OBJECTIVES[: OBJECTIVES.index(ours.kind)] if ours.kind in OBJECTIVES else ()
+        if ours.preset == other.preset and other.kind in earlier:
             yield AIMS
         if is_reference and ours.preset != other.preset and (ours.kind, ours.beta) == (other.kind, other.beta):
             yield SELECTORS
-
-
-def _rank(policy: PolicyName) -> int:
-    return OBJECTIVES.index(policy.kind) if policy.kind in OBJECTIVES else 0
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:

@@ -105,7 +105,10 @@ def intervals(blocks: Sequence[Block], draws: Draws, *, are_shares: bool = True)
     for n in {block.n_units for block in blocks}:
         positions = [position for position, block in enumerate(blocks) if block.n_units == n]
         same = [blocks[position] for position in positions]
-        found = _over_units(same, draws, are_shares=are_shares) if n > 1 else map(_over_runs, same)
+        if n > 1:
+            found = _over_units(same, draws, are_shares=are_shares)
+        else:
+            found = ([over_runs(values_S) for values_S in block.values[:, 0].T] for block in same)
         for position, by_cell in zip(positions, found, strict=True):
             results[position] = by_cell
     return results
@@ -122,10 +125,6 @@ def _over_units(blocks: Sequence[Block], draws: Draws, *, are_shares: bool) -> I
     numbers = zip(estimates.value, *bounds, strict=True)
     for block in blocks:
         yield [Interval(*map(float, next(numbers)), len(block.runs)) for _ in block.cells]
-
-
-def _over_runs(block: Block) -> list[Interval]:
-    return [over_runs(values_S) for values_S in block.values[:, 0].T]
 
 
 def over_runs(values_S: Array) -> Interval:
