@@ -87,10 +87,11 @@ class Translator:
             case Message():
                 values = dict(cell.args)
                 args = {name: self._write(value, is_html=is_html) for name, value in values.items()}
+                n: Any = values.get("n")
                 if isinstance(cell.text, str):
                     text = self.catalogue.gettext(cell.text)
                 else:
-                    text = self.catalogue.ngettext(*cell.text, getattr(values["n"], "value", values["n"]))
+                    text = self.catalogue.ngettext(*cell.text, n.value if isinstance(n, Estimate) else n)
                 try:
                     return _literal(text, is_html=is_html).format_map(args)
                 except KeyError as error:

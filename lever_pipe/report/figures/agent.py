@@ -144,4 +144,4 @@ def _pair(
     for mode, row in measured.items():
         is_filled = mode == "sampled"
         face = {"markerfacecolor": series_style.color if is_filled else "white", "label": arm if is_filled else "_"}
-        style.bars(axes, {x: row}, series_style, scale=100, markersize=6, **face)
+        style.bars(axes, {x: row}, series_style, scale=100, linestyle="", markersize=6, **face)

@@ -53,8 +53,8 @@ def frontier(context: ReportContext, translator: Translator) -> Figure | None:
         kl = {beta: context.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
         name = translator.message(WORDS[kind])
-        style.bars(left, points, series_style, label=name)
-        style.bars(right, rows, series_style, linestyle=series_style.dash, label=name)
+        style.bars(left, points, series_style, linestyle="", label=name)
+        style.bars(right, rows, series_style, label=name)
     # Symlog, because both axes contain 0.
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     left.set_xlim(left=0)
@@ -187,14 +187,8 @@ def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: context.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.bars(
-            left,
-            points,
-            style.series_style(index),
-            linestyle=style.DASHES[index],
-            label=translator.message(METRIC_NAMES[metric]),
-        )
-    style.bars(right, accuracies, style.series_style(0), linestyle="-")
+        style.bars(left, points, style.series_style(index), label=translator.message(METRIC_NAMES[metric]))
+    style.bars(right, accuracies, style.series_style(0))
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()

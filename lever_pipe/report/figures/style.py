@@ -128,11 +128,18 @@ def bars(
     """Draw numbers by x, or in a forest by y, each with the bar from its `low` to its `high`, if these are known."""
     numbers = points.values()
     ends = [(n.value - n.low, n.high - n.value) if n.high >= n.low else (0.0, 0.0) for n in numbers]
-    values = {"x" if is_forest else "y": [scale * n.value for n in numbers]}
+    values: dict[str, Any] = {"x" if is_forest else "y": [scale * n.value for n in numbers]}
     values |= {"y" if is_forest else "x": list(points)}
     values |= {"xerr" if is_forest else "yerr": [[scale * pair[side] for pair in ends] for side in (0, 1)]}
-    style = {"color": series_style.color, "marker": series_style.marker, "linestyle": "", "markersize": 5, "capsize": 2}
-    axes.errorbar(**values | style | more)
+    dash = "" if is_forest else series_style.dash
+    look = {
+        "color": series_style.color,
+        "marker": series_style.marker,
+        "linestyle": dash,
+        "markersize": 5,
+        "capsize": 2,
+    }
+    axes.errorbar(**values | look | more)
 
 
 def line(axes: Axes, values: Mapping[Any, float], series_style: SeriesStyle, *, name: str, **more: Any) -> None:
@@ -164,7 +171,7 @@ def heat(axes: Axes, cells: pd.DataFrame, texts: pd.DataFrame, ends: tuple[float
     axes.imshow(cells.to_numpy(dtype=float), cmap="Blues", vmin=low, vmax=high, aspect="auto")
     for (i, j), value in np.ndenumerate(cells.to_numpy(dtype=float)):
         color = "white" if value > low + 0.6 * (high - low) else INK
-        axes.text(j, i, texts.iat[i, j], ha="center", va="center", fontsize=8, color=color)
+        axes.text(j, i, str(texts.iat[i, j]), ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(cells.columns)), cells.columns)
     axes.set_yticks(range(len(cells)), cells.index)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -78,7 +78,7 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], series_styles: Mappin
     for series, series_style in series_styles.items():
         marks = {height: mark for mark, height in heights.items() if mark.series == series}
         if marks:
-            options = {"markersize": 4, "linewidth": 1.2, "capsize": 0, "label": series}
+            options: dict[str, Any] = {"markersize": 4, "linewidth": 1.2, "capsize": 0, "label": series}
             style.bars(axes, marks, series_style, is_forest=True, **options)
     ceilings = [(mark.ceiling, y) for mark, y in heights.items() if mark.ceiling is not None]
     if ceilings:

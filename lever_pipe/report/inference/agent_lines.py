@@ -225,7 +225,7 @@ def _by_point(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, list[Epis
 
 
 def _sound_by_task(rows: Sequence[EpisodeRow]) -> Collection[list[EpisodeRow]]:
-    """Return the sound episodes of each task; a task without one is left out."""
+    """Return the sound episodes of each task that has one."""
     by_task: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         if row.end not in UNSOUND:

@@ -50,8 +50,8 @@ class ArmComparisonRow(NamedTuple):
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     """Return the comparisons at each primary endpoint."""
     of_arms, reference = {arm: endpoints_of(context, arm) for arm in context.runs.arms}, context.reference_arm
-    # The tasks of a served agent exclude those that it has lost, so the reference arm has other means beside each.
-    beside = {
+    # The tasks of a served agent exclude those that it has lost, which changes the means of the reference arm.
+    references = {
         agent: endpoints_of(context._replace(episodes=episodes), reference)
         for agent, episodes in context.served.items()
     }
@@ -59,7 +59,7 @@ def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     rows: list[ArmComparisonRow] = []
     for name in context.primary_names:
         rows += _against_reference(context, name, of_arms)
-        for agent, of_reference in beside.items():
+        for agent, of_reference in references.items():
             of_both = {agent: served[agent], reference: of_reference}
             rows += [row._replace(family=name + SERVED) for row in _against_reference(context, name, of_both)]
     return _adjusted(rows)

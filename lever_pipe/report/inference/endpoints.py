@@ -128,7 +128,7 @@ def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
 
 
 def endpoints_of(context: Context, arm: str) -> dict[str, EndpointValues]:
-    """Return the endpoints of a policy by name: those over tasks that every seed has, then those of whole runs."""
+    """Return the endpoints of a policy by name: first over tasks, if every seed has them, then of whole runs."""
     seeds = context.runs.seeds(arm)
     runs = tuple(f"arm~{arm}/seed~{seed}" for seed in seeds) or (f"arm~{arm}",)
     endpoints: dict[str, EndpointValues] = {}

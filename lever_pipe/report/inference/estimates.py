@@ -97,7 +97,7 @@ def intervals(blocks: Sequence[Block], draws: Draws, *, are_shares: bool = True)
     Blocks over equally many units share their resamples, so that a mean does not depend on the others.
 
     Args:
-        blocks: those of equal N are over the same units.
+        blocks: of the same units if they have equal N.
         draws: resampling of the units.
         are_shares: whether the values are between 0 and 1.
     """

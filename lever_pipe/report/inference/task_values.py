@@ -50,8 +50,9 @@ class EvaluatedEpisodes:
         return EvaluatedEpisodes(self.rows[~self.rows["arm"].isin(arms)])
 
     def of(self, *location: str | int) -> pd.DataFrame | None:
-        """Return the means of one evaluation, by task; None without it. A held-out one needs no step."""
-        return self.means.loc[location] if location in self.means.index else None
+        """Return the means of one evaluation, by task; None without it. An evaluation of split `test` needs no step."""
+        means: Any = self.means
+        return means.loc[location] if location in means.index else None
 
 
 def read_episodes(path: Path) -> EvaluatedEpisodes:

@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Mapping
 from io import StringIO
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ def plot(summary: Summary, translator: Translator) -> Markup:
         left, bottom = 0.14 + min(MOST_LABEL, max(map(_inches, labels))), 0.42 + KEYS * has_keys
         axes = figure.add_axes((left / WIDTH, bottom / height, 1 - (left + 0.14) / WIDTH, 1 - (bottom + 0.02) / height))
         axes.set_frame_on(False)
-        options = {"is_forest": True, "capsize": 0, "clip_on": False}
+        options: dict[str, Any] = {"is_forest": True, "capsize": 0, "clip_on": False}
         spread = SPREAD * len(labels) / axes.bbox.height
         for y, (row, label) in enumerate(zip(summary.rows, labels, strict=True)):
             for index, (kind, number) in enumerate(row.marks):
@@ -67,7 +68,7 @@ def plot(summary: Summary, translator: Translator) -> Markup:
         if has_keys:
             handles = [axes.plot([], [], STYLES[kind].marker, color=STYLES[kind].color)[0] for kind, _ in summary.keys]
             texts = [translator.text(of_kind) for _, of_kind in summary.keys]
-            layout = {"loc": "lower center", "ncols": len(texts), "borderpad": 0, "handletextpad": 0}
+            layout: dict[str, Any] = {"loc": "lower center", "ncols": len(texts), "borderpad": 0, "handletextpad": 0}
             figure.legend(handles, texts, **layout, fontsize=SMALL, labelcolor=style.GREY)
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     name = f"summary-{summary.id}"
@@ -89,5 +90,5 @@ def set_scale(axes: Axes) -> None:
 
 
 def _inches(text: str) -> float:
-    """Return the width of a label; CJK characters, which no font of the figure has, are full-width."""
+    """Return the width of a label; the fonts of the figure lack CJK characters, which are full-width."""
     return sum_in_order(0.13 if unicodedata.east_asian_width(each) in "WF" else 0.074 for each in text)
