@@ -84,9 +84,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence or phrase in English, with its arguments."""
+    """A sentence or phrase in English, with its arguments; of a pair, the count `n` selects singular or plural."""
 
-    text: str
+    text: str | tuple[str, str]
     args: tuple[tuple[str, Cell], ...] = ()
 
 
@@ -95,7 +95,7 @@ Cell: TypeAlias = "Estimate | Message | str | float | list[Any] | tuple[Any, ...
 words (`a, b and c`), a tuple as separate parts (`a; b`). None is an absent cell."""
 
 
-def message(text: str, /, **args: Any) -> Message:
+def message(text: str | tuple[str, str], /, **args: Any) -> Message:
     """Return a message."""
     return Message(text, tuple(args.items()))
 

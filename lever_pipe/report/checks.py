@@ -323,9 +323,13 @@ def _intervals(ours: OverSeeds) -> Cell:
         cells.append(replace(number, low=mean - half, high=mean + half, interval_digits=digits))
     claim, names = ours.claim, {run: code(name) for run, name in ours.names.items()}
     left, *right = (KL, NO_KL) if len(names) > 1 and KL in names else names
-    joint, text = "{left} minus {right}", "{where}, {runs}, {n:seed|seeds}: {found}"
+    joint, text = "{left} minus {right}", ("{where}, {runs}, {n} seed: {found}", "{where}, {runs}, {n} seeds: {found}")
     if claim.kind != "equal":
-        joint, text = "{left} against {right}", "{where}, {runs}, {n:seed|seeds}: {found} in the claim's favour"
+        joint = "{left} against {right}"
+        text = (
+            "{where}, {runs}, {n} seed: {found} in the claim's favour",
+            "{where}, {runs}, {n} seeds: {found} in the claim's favour",
+        )
     runs = message(joint, left=names[left], right=[names[run] for run in right]) if claim.right else [*names.values()]
     found = tuple(cells if len(cells) < 2 else (cells[0], cells[-1]))
     return message(text, where=ours.where, runs=runs, n=len(ours.seeds), found=found)

@@ -11,14 +11,12 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.config import swept
 from lever_pipe.experiment.report_stage_configs import ReportedRun
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
+from lever_pipe.report.inference.families import DOCUMENT_SAMPLES as DOCUMENT_SAMPLES
 from lever_pipe.report.inference.families import Arm, arms_of, near
 from lever_pipe.report.lineage import Lineages
 
 if TYPE_CHECKING:
     from lever_pipe.report.claims import EvaluatedClaim
-
-DOCUMENT_SAMPLES = 200
-"""Sample count of documents 001 and 002."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ REWARD_DIGITS = 3
 """Decimals of the documents' rewards."""
 Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, in ascending order."""
+WARM_UP = ("{n} step of warm-up, then {then}", "{n} steps of warm-up, then {then}")
 SCHEDULE_WORDS = {
     "constant": "fixed",
     "linear": "linear decay",
@@ -284,11 +285,7 @@ def seeds_cell(seeds: Sequence[int]) -> Cell:
 def schedule_cell(schedule: Schedule) -> Cell:
     """Return a schedule in words."""
     then = message(SCHEDULE_WORDS[schedule.kind], **({"target": schedule.target} if schedule.target else {}))
-    return (
-        message("{n:step|steps} of warm-up, then {then}", n=schedule.warmup_steps, then=then)
-        if schedule.warmup_steps
-        else then
-    )
+    return message(WARM_UP, n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
 
 
 def weight_cell(weight: float, schedule: Schedule) -> Cell:

@@ -3,120 +3,92 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from lever_pipe.base.sums import sum_in_order
 from lever_pipe.report.catalogue import Translator
-from lever_pipe.report.cells import Estimate
-from lever_pipe.report.summaries import Summary, SummaryRow
+from lever_pipe.report.figures import style
+from lever_pipe.report.page import drawings
+from lever_pipe.report.summaries import MarkKind, Summary
 
-WIDTH, PLOT_HEIGHT, PAD = 372, 168, 14
-"""Sizes in the drawing's own units; a page shows about one pixel per unit, so that text keeps its size."""
-N_TICKS = 5
-WIDE_CHARACTER, CHARACTER = 13.0, 7.2  # width at 13 units
-MOST_LABEL = 150
-SPREAD = 4.5  # half the distance between two marks of a row
-
-
-@dataclass(frozen=True, slots=True)
-class PlotAxis:
-    """A scale from values to x positions, with its ticks."""
-
-    low: float
-    high: float
-    left: float
-    ticks: tuple[float, ...]
-
-    def at(self, value: float) -> float:
-        """Return the x position of a value."""
-        return self.left + (value - self.low) / (self.high - self.low) * (WIDTH - PAD - self.left)
+WIDTH, HEIGHT = 3.72, 2.12
+"""Inches; a page shows about a hundred pixels an inch, so that text keeps its size."""
+KEYS = 0.2
+"""Inches below the axis for the legend."""
+MOST_LABEL = 1.5
+SPREAD = 4.5
+"""Pixels: half the distance between two marks of a row."""
+SIZE, SMALL = 9.4, 8.7
+"""Points of the labels, and of axis and legend."""
+STYLES: Mapping[MarkKind, style.SeriesStyle] = {
+    "a": style.series_style(0),
+    "b": style.series_style(1),
+    "muted": style.SeriesStyle(style.GREY, "o", ""),
+}
 
 
 def plot(summary: Summary, translator: Translator) -> Markup:
     """Return the plot of a summary; empty without rows."""
-    numbers = [number for row in summary.rows for _, number in row.marks]
-    if not numbers:
+    if not summary.rows:
         return Markup()
-    labels = [translator.text(row.label) for row in summary.rows]
-    axis = axis_of(numbers, left=14 + min(MOST_LABEL, max(map(_width, labels))))
     has_keys = len(summary.keys) > 1
-    height = PLOT_HEIGHT + (60 if has_keys else 44)
-    name = escape(translator.text(summary.title))
-    parts = [f'<svg class="dots" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">']
-    parts += _grid(axis)
-    step = PLOT_HEIGHT / len(summary.rows)
-    for i, (row, label) in enumerate(zip(summary.rows, labels, strict=True)):
-        parts += _row(row, label, axis, 6 + (i + 0.5) * step, translator)
-    middle = (axis.left + WIDTH - PAD) / 2
-    if summary.axis is not None:
-        # A long title must not leave the drawing.
-        where = min(middle, WIDTH - PAD - _width(translator.text(summary.axis)) * 0.46)
-        parts.append(_text(where, PLOT_HEIGHT + 38, translator.text(summary.axis), "soft middle"))
-    parts += _keys(summary, translator) if has_keys else []
-    return Markup("".join([*parts, "</svg>"]))
+    height = HEIGHT + KEYS * has_keys
+    labels = [translator.text(row.label) for row in summary.rows]
+    title, text = translator.text(summary.title), StringIO()
+    with style.styled():
+        figure = Figure(figsize=(WIDTH, height), frameon=False)
+        left, bottom = 0.14 + min(MOST_LABEL, max(map(_inches, labels))), 0.42 + KEYS * has_keys
+        axes = figure.add_axes((left / WIDTH, bottom / height, 1 - (left + 0.14) / WIDTH, 1 - (bottom + 0.02) / height))
+        axes.set_frame_on(False)
+        options: dict[str, Any] = {"is_forest": True, "capsize": 0, "clip_on": False}
+        spread = SPREAD * len(labels) / axes.bbox.height
+        for y, (row, label) in enumerate(zip(summary.rows, labels, strict=True)):
+            for index, (kind, number) in enumerate(row.marks):
+                tooltip = f"e{number.line} {label}: {translator.text(number)}"
+                height_of = y + spread * (2 * index - len(row.marks) + 1)
+                style.bars(axes, {height_of: number}, STYLES[kind], **options, gid=tooltip)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(length=0, labelsize=SMALL, labelcolor=style.GREY)
+        axes.set_yticks(range(len(labels)), labels, fontsize=SIZE, color=style.INK)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        set_scale(axes)
+        if summary.axis is not None:
+            axis = translator.text(summary.axis)
+            # A long title must not leave the drawing.
+            middle = min((left + WIDTH - 0.14) / 2, WIDTH - 0.1 - _inches(axis) * 0.46)
+            figure.text(middle / WIDTH, (bottom - 0.36) / height, axis, ha="center", fontsize=SMALL, color=style.GREY)
+        if has_keys:
+            handles = [axes.plot([], [], STYLES[kind].marker, color=STYLES[kind].color)[0] for kind, _ in summary.keys]
+            texts = [translator.text(of_kind) for _, of_kind in summary.keys]
+            layout: dict[str, Any] = {"loc": "lower center", "ncols": len(texts), "borderpad": 0, "handletextpad": 0}
+            figure.legend(handles, texts, **layout, fontsize=SMALL, labelcolor=style.GREY)
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    name = f"summary-{summary.id}"
+    return drawings.inline(text.getvalue(), source=name, name=name, title=title, is_card=True)
 
 
-def axis_of(numbers: Sequence[Estimate], *, left: float) -> PlotAxis:
-    """Return the axis from tick to tick that contains every number with its interval.
-
-    Steps are 1, 2 or 5 times a power of ten.
-    """
-    ends = [end for n in numbers for end in (n.value, n.low, n.high) if not math.isnan(end)]
-    low, high = min(ends), max(ends)
+def set_scale(axes: Axes) -> None:
+    """Extend the x axis to round ticks around every mark, and to 0 if this is near."""
+    low, high = axes.dataLim.intervalx
     if low <= 0 <= high or min(abs(low), abs(high)) < 0.5 * (high - low):
         low, high = min(low, 0.0), max(high, 0.0)
-    span = (high - low) or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / N_TICKS))
-    step = next(power * times for times in (1, 2, 5, 10) if span / (power * times) <= N_TICKS)
-    # The tolerance absorbs rounding: an end that is a tick must not add another one.
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    # Two ticks at least, so that the scale has a length.
-    last += last == first
-    return PlotAxis(first * step, last * step, left, tuple(i * step for i in range(first, last + 1)))
+    high = high if high > low else low + (abs(low) or 1.0)
+    ticks = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low, high)
+    ticks = [tick for tick, after in zip(ticks, [*ticks[1:], math.inf], strict=True) if after > low + 1e-9]
+    axes.set_xticks(ticks, [f"{tick:g}".replace("-", "−") for tick in ticks])
+    axes.set_xlim(ticks[0], ticks[-1])
+    if ticks[0] < 0:
+        style.zero_line(axes)
 
 
-def _grid(axis: PlotAxis) -> Iterator[str]:
-    for tick in axis.ticks:
-        x, is_zero = axis.at(tick), tick == 0 and axis.low < 0
-        yield f'<line class="{"zero" if is_zero else "grid"}" x1="{x:.1f}" x2="{x:.1f}" y1="4" y2="{PLOT_HEIGHT + 6}"/>'
-        yield _text(x, PLOT_HEIGHT + 21, f"{tick:g}".replace("-", "−"), "soft middle")
-
-
-def _row(row: SummaryRow, label: str, axis: PlotAxis, y: float, translator: Translator) -> Iterator[str]:
-    yield _text(axis.left - 9, y + 4, label, "end")
-    for index, (kind, number) in enumerate(row.marks):
-        x, height = axis.at(number.value), y + SPREAD * (2 * index - len(row.marks) + 1)
-        text = f"{label}: {translator.text(number)}"
-        trace = f' data-e="{number.line}"' if number.line else ""
-        yield f'<g class="mark-{kind}"{trace}><title>{escape(text)}</title>'
-        if not math.isnan(number.low):
-            low, high = axis.at(number.low), axis.at(number.high)
-            yield f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{height:.1f}" y2="{height:.1f}"/>'
-        yield f"{_dot(kind, x, height)}</g>"
-
-
-def _dot(kind: str, x: float, y: float) -> str:
-    if kind == "b":
-        return f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8"/>'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>'
-
-
-def _keys(summary: Summary, translator: Translator) -> Iterator[str]:
-    texts = [(kind, translator.text(text)) for kind, text in summary.keys]
-    x = (WIDTH - sum_in_order(_width(text) + 34 for _, text in texts)) / 2
-    for kind, text in texts:
-        y = PLOT_HEIGHT + 52
-        yield f'<g class="mark-{kind}">{_dot(kind, x + 6, y)}</g>{_text(x + 16, y + 4, text, "soft")}'
-        x += _width(text) + 34
-
-
-def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
-
-
-def _width(text: str) -> float:
-    # CJK characters are full-width.
-    return sum_in_order(WIDE_CHARACTER if ord(c) > 0x2E80 else CHARACTER for c in text)
+def _inches(text: str) -> float:
+    """Return the width of a label; the fonts of the figure lack CJK characters, which are full-width."""
+    return sum_in_order(0.13 if unicodedata.east_asian_width(each) in "WF" else 0.074 for each in text)
