@@ -114,12 +114,12 @@ def references() -> tuple[EvidenceRow, ...]:
     return (*sources.published(REFERENCE), *sources.published_agents(REFERENCE_INTENTION))
 
 
-def changed(text: str, **wanted: str) -> list[EvidenceRow]:
-    """Return the published rows, with another number or text in those that have these parts."""
-    value = float(text) if text[0].isdigit() else math.nan
-    found = [all(getattr(row, name) == part for name, part in wanted.items()) for row in references()]
+def changed(text: str, rows: Sequence[EvidenceRow] = (), **wanted: str) -> list[EvidenceRow]:
+    """Return rows, or the published ones, with another number or text in those that have these parts."""
+    rows, value = rows or references(), float(text) if text[0].isdigit() else math.nan
+    found = [all(getattr(row, name) == part for name, part in wanted.items()) for row in rows]
     assert any(found)
-    pairs = zip(references(), found, strict=True)
+    pairs = zip(rows, found, strict=True)
     return [row._replace(value=value, printed=text) if is_wanted else row for row, is_wanted in pairs]
 
 

@@ -194,10 +194,13 @@ def test_any_published_row_may_be_missing(at: int) -> None:
 
 
 def test_one_setting_apart_makes_a_cause_testable() -> None:
-    schedule = evaluated(changed("same", metric="lr_schedule"))
+    rows = changed("same", metric="lr_schedule")
+    schedule = evaluated(rows)
     assert schedule["003-regularisation"].published.verdict == OPEN  # p = 0.56
     assert "also different" not in sentence(schedule["003-regularisation"].published)
     assert schedule["004-exploration"].published.verdict == UNTESTED  # the entropy bonus still differs
+    found = evaluated(changed("same", rows, metric="entropy_coeff"))["004-exploration"].published
+    assert found.verdict == OPEN
 
 
 # Ours of the selector: KL falls with epoch and beta; PPO loss rises with the epoch and is one for all betas.
