@@ -124,7 +124,10 @@ def changed(text: str, rows: Sequence[EvidenceRow] = (), **wanted: str) -> list[
 
 
 def evaluated(
-    rows: Iterable[EvidenceRow], lineages: Lineages | None = None, study: Study = Study()
+    rows: Iterable[EvidenceRow],
+    lineages: Lineages | None = None,
+    study: Study = Study(),
+    claims: Sequence[Claim] | None = None,
 ) -> dict[str, EvaluatedClaim]:
     """Return every claim that compares runs, by id; `lineages` are added to the published ones."""
     studies = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
@@ -132,7 +135,7 @@ def evaluated(
     config = BuildReportConfig(title="", studies=tuple(studies), main_preset="main", agents=agents)
     published = read_published_lineage(RESOURCES / "reference" / "lineage.yaml")
     context = ReportContext(Evidence(rows), config, {**published, **(lineages or {})})
-    return {of.claim.id: of for of in evaluate_claims(book(), context) if of.claim.table == "claims"}
+    return {of.claim.id: of for of in evaluate_claims(claims or book(), context) if of.claim.table == "claims"}
 
 
 def by_ours(ours: Ours, lineages: Lineages | None = None) -> dict[str, Finding]:

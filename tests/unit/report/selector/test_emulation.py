@@ -70,6 +70,11 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() ->
     assert len(named(found, "reproduced")) == 7 - 1
 
 
+@pytest.mark.parametrize("logged", [0.041, 0.169])
+def test_a_kl_between_half_and_twice_the_published_one_is_like_it(logged: float) -> None:
+    assert evaluated(kl={"dropout": (logged, 0.03)})["KL without update"].verdict == REPRODUCED
+
+
 FALLS, RISES = (0.09, 0.08), (0.08, 0.09)
 
 
