@@ -114,17 +114,20 @@ def references() -> tuple[EvidenceRow, ...]:
     return (*sources.published(REFERENCE), *sources.published_agents(REFERENCE_INTENTION))
 
 
-def changed(text: str, **wanted: str) -> list[EvidenceRow]:
-    """Return the published rows, with another number or text in those that have these parts."""
-    value = float(text) if text[0].isdigit() else math.nan
-    found = [all(getattr(row, name) == part for name, part in wanted.items()) for row in references()]
+def changed(text: str, rows: Sequence[EvidenceRow] = (), **wanted: str) -> list[EvidenceRow]:
+    """Return rows, or the published ones, with another number or text in those that have these parts."""
+    rows, value = rows or references(), float(text) if text[0].isdigit() else math.nan
+    found = [all(getattr(row, name) == part for name, part in wanted.items()) for row in rows]
     assert any(found)
-    pairs = zip(references(), found, strict=True)
+    pairs = zip(rows, found, strict=True)
     return [row._replace(value=value, printed=text) if is_wanted else row for row, is_wanted in pairs]
 
 
 def evaluated(
-    rows: Iterable[EvidenceRow], lineages: Lineages | None = None, study: Study = Study()
+    rows: Iterable[EvidenceRow],
+    lineages: Lineages | None = None,
+    study: Study = Study(),
+    claims: Sequence[Claim] | None = None,
 ) -> dict[str, EvaluatedClaim]:
     """Return every claim that compares runs, by id; `lineages` are added to the published ones."""
     studies = (ShownStudy(name=name, is_world=True, model="tiny") for name in ("lever", "intention"))
@@ -132,7 +135,7 @@ def evaluated(
     config = BuildReportConfig(title="", studies=tuple(studies), main_preset="main", agents=agents)
     published = read_published_lineage(RESOURCES / "reference" / "lineage.yaml")
     context = ReportContext(Evidence(rows), config, {**published, **(lineages or {})})
-    return {of.claim.id: of for of in evaluate_claims(book(), context) if of.claim.table == "claims"}
+    return {of.claim.id: of for of in evaluate_claims(claims or book(), context) if of.claim.table == "claims"}
 
 
 def by_ours(ours: Ours, lineages: Lineages | None = None) -> dict[str, Finding]:

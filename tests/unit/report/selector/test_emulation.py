@@ -70,6 +70,29 @@ def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() ->
     assert len(named(found, "reproduced")) == 7 - 1
 
 
+@pytest.mark.parametrize("logged", [0.041, 0.169])
+def test_a_kl_between_half_and_twice_the_published_one_is_like_it(logged: float) -> None:
+    assert evaluated(kl={"dropout": (logged, 0.03)})["KL without update"].verdict == REPRODUCED
+
+
+FALLS, RISES = (0.09, 0.08), (0.08, 0.09)
+
+
+@pytest.mark.parametrize(
+    ("with_bug", "without", "verdict"),
+    [
+        (FALLS, RISES, REPRODUCED),
+        (FALLS, FALLS, WITHOUT_BUG),
+        (RISES, RISES, NOT_REPRODUCED),
+        (RISES, FALLS, NOT_REPRODUCED),
+    ],
+)
+def test_a_pattern_that_holds_without_the_bug_is_no_evidence_of_it(
+    with_bug: tuple[float, ...], without: tuple[float, ...], verdict: str
+) -> None:
+    assert evaluated(kl={"dropout": with_bug, "none": without})["falling KL"].verdict == verdict
+
+
 def test_the_published_numbers_are_looked_up() -> None:
     """Worked out by hand from the rows of the reference."""
     published = {name: pattern.published for name, pattern in evaluated().items()}
