@@ -85,7 +85,7 @@ class Translator:
                 if isinstance(cell.text, str):
                     text = self.catalogue.gettext(cell.text)
                 else:
-                    text = self.catalogue.ngettext(*cell.text, n.value if isinstance(n, Estimate) else n)
+                    text = self.catalogue.ngettext(*cell.text, int(n.value if isinstance(n, Estimate) else n))
                 try:
                     return _literal(text, is_html=is_html).format_map(args)
                 except KeyError as error:

@@ -68,7 +68,9 @@ def build_report(
     written: dict[str, str] = {}
     subtitle = _subtitle(config, context)
     for each in translators.values():
-        exhibits = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
+        drawn = _drawings(figures, each.language, page.parent)
+        cards = {s.id: _text(figures / each.language / f"card-{s.id}.svg") for s in contents.summaries if s.rows}
+        exhibits = pages.Exhibits(drawn, cards, _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "subtitle": subtitle, "first": config.language}
         written |= pages.html_pages(contents, exhibits, each, **words, frame=frame)
     main = written.pop(page.name)

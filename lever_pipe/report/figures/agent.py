@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -143,5 +144,8 @@ def _pair(
     axes.plot([x] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4)
     for mode, row in measured.items():
         is_filled = mode == "sampled"
-        face = {"markerfacecolor": series_style.color if is_filled else "white", "label": arm if is_filled else "_"}
+        face: dict[str, Any] = {
+            "markerfacecolor": series_style.color if is_filled else "white",
+            "label": arm if is_filled else "_",
+        }
         style.bars(axes, {x: row}, series_style, scale=100, linestyle="", markersize=6, **face)

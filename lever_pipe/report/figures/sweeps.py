@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -63,7 +64,7 @@ def _heat(axes: Axes, view: SweepView, mode: str) -> None:
         if cell.arm == view.sweep.arm:
             corner = across.index(place[1]) - 0.5, down.index(place[0]) - 0.5
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.PALETTE[1], linewidth=2))
-    style.heat(axes, values, texts, (values.min(axis=None), values.max(axis=None)))
+    style.heat(axes, values, texts, (np.nanmin(values), np.nanmax(values)))
     axes.set(**dict(zip(("ylabel", "xlabel"), view.sweep.over, strict=True)))
 
 

@@ -139,7 +139,7 @@ def endpoints_of(context: Context, arm: str) -> dict[str, EndpointValues]:
             counts = len(first), int(first[N_ROLLOUTS].iloc[0]), float(first[CEILING].mean())
             endpoints[name] = EndpointValues(Block(arm, runs, (name,), values[..., None]), *counts)
     whole = pd.DataFrame([dict(_of_run(context, arm, seed)) for seed in seeds]).dropna(axis="columns", how="all")
-    for name in (name for name in whole if name not in endpoints):
+    for name in (str(name) for name in whole if name not in endpoints):
         mode = taken_apart(name)["mode"]
         sizes = (context.runs.validation(arm, seeds[0], mode, size) for size in (N_TASKS, N_SAMPLES))
         block = Block(arm, runs, (name,), whole[name].to_numpy(dtype=float)[:, None, None])

@@ -124,7 +124,8 @@ def _over_units(blocks: Sequence[Block], draws: Draws, *, are_shares: bool) -> I
     bounds = accuracy_bounds(estimates, bounds) if are_shares else bounds
     numbers = zip(estimates.value, *bounds, strict=True)
     for block in blocks:
-        yield [Interval(*map(float, next(numbers)), len(block.runs)) for _ in block.cells]
+        ends = (map(float, next(numbers)) for _ in block.cells)
+        yield [Interval(value, low, high, len(block.runs)) for value, low, high in ends]
 
 
 def over_runs(values_S: Array) -> Interval:

@@ -18,7 +18,7 @@ from lever_pipe.report.catalogue import JOINTS, Translator
 from lever_pipe.report.cells import Cell, Estimate, code, message, numbers_in
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, Contents
 from lever_pipe.report.format import ABSENT
-from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.page import drawings
 from lever_pipe.report.summaries import Summary
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -62,6 +62,8 @@ class Exhibits:
     """Exhibits of the pages: the figures of a language by name, the gallery and the dialogues."""
 
     figures: Mapping[str, PageFigure] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    """The plots of the summaries by id, as SVG."""
     gallery: Json | None = None
     dialogues: Json | None = None
 
@@ -221,7 +223,11 @@ class _Maker:
     def _summary(self, summary: Summary, pages: Sequence[str], here: str) -> tuple[Summary, Markup, Sequence[Any]]:
         """Return a summary with its plot, and its links to parts of this run."""
         links = [(target, text) for to, text in summary.links if (target := self._target(to, pages, here))]
-        return summary, dots.plot(summary, self.translator), links
+        if summary.id not in self.exhibits.cards:
+            return summary, Markup(), links
+        name, title = f"card-{summary.id}", self.translator.text(summary.title)
+        svg = self.exhibits.cards[summary.id]
+        return summary, drawings.inline(svg, source=name, name=name, title=title, is_card=True), links
 
     def _target(self, target: str, pages: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main page; empty if this run has none."""

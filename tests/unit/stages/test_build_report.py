@@ -20,7 +20,7 @@ from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Table, framed
 
 BOTH = ("lever", "intention")
-VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
+VOID = {"meta", "link", "img", "br"}
 
 
 @dataclass
@@ -53,9 +53,7 @@ class Reader(HTMLParser):
             inside = BuiltPage(int(found["data-e"] or 0))
             self.traced.append(inside)
         is_hidden |= (
-            tag in ("style", "script", "head")
-            or "plot" in str(found.get("class"))
-            or "fill-grey" in str(found.get("class"))  # ticks of a card
+            tag in ("style", "script", "head") or found.get("class") == "dots" or "plot" in str(found.get("class"))
         )
         self.open.append((tag, inside, is_hidden))
 

@@ -21,22 +21,6 @@ def means_over_tasks(values: list[list[Array]], draws: Draws, *, are_shares: boo
     return [by_cell[0] for by_cell in intervals(blocks, draws, are_shares=are_shares)]
 
 
-def test_a_mean_over_one_seed_has_the_error_of_its_tasks() -> None:
-    values = np.arange(10.0)
-    (found,) = means_over_tasks([[values]], DRAWS, are_shares=False)
-    # sd sqrt(55 / 6) of ten values; t of 9 degrees at 97.5 % is 2.262; the bootstrap of a symmetric sample adds noise
-    half = 2.262 * math.sqrt(55 / 6 / 10)
-    assert found.value == 4.5
-    assert (found.low, found.high) == pytest.approx((4.5 - half, 4.5 + half), abs=0.25)
-
-
-def test_seeds_that_differ_widen_the_interval() -> None:
-    one = np.arange(10.0)
-    alike, apart = means_over_tasks([[one, one], [one - 5, one + 5]], DRAWS, are_shares=False)
-    assert alike.value == apart.value == 4.5
-    assert apart.high - apart.low > 3 * (alike.high - alike.low)
-
-
 def test_an_interval_does_not_depend_on_its_neighbours() -> None:
     generator = seeding.generator(1, "blocks")
     blocks = [[generator.normal(size=12) for _ in range(2)] for _ in range(3)]
@@ -81,17 +65,3 @@ def test_differences_of_whole_runs() -> None:
     assert (one.difference, one.test) == (1.0, "")
     assert math.isnan(one.p)
     assert paired_over_runs(np.ones(3), np.ones(3)).p == 1.0
-
-
-def test_coverage_over_seeds_tasks_and_rollouts() -> None:
-    """95 % intervals of 3 seeds x 40 tasks x 4 rollouts cover the true mean in 90 to 99 of 100 repetitions."""
-    generator, held, n = seeding.generator(5, "coverage"), 0, 400
-    for _ in range(n):
-        seeds, tasks = generator.normal(0, 0.05, 3), generator.normal(0, 0.5, 40)
-        both = generator.normal(0, 0.1, (3, 40))
-        rollouts = generator.normal(0, 0.64, (3, 40, 4)).mean(axis=2)
-        block = 2.0 + seeds[:, None] + tasks + both + rollouts
-        (found,) = means_over_tasks([list(block)], Draws(0, 200, over="tasks"), are_shares=False)
-        held += found.low <= 2.0 <= found.high
-    # three standard errors of a share of 0.95 over 400 repetitions are 0.033
-    assert 0.917 <= held / n <= 0.983
