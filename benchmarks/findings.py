@@ -220,7 +220,7 @@ def _agent(run: FindingsRun) -> Figure:
     for index, decoding in enumerate(DECODINGS):
         rows = {kl: run.over_arm(arm, decoding) for arm, kl in KL_ARMS.items()}
         points = {kl: _percent(row) for kl, row in rows.items()}
-        style.with_bars(left, points, style.series_style(index), name=decoding)
+        style.bars(left, points, style.series_style(index), label=decoding)
     left.axhline(0.0, color=style.GREY, linewidth=0.9)
     left.set_xscale("log")
     ends = {
@@ -240,10 +240,10 @@ def _gamed(run: FindingsRun) -> Figure:
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, arm in enumerate(("start", "baseline", "kl_strong", "gamed")):
         rows = {of + 0.008 * index: _percent(run.held_out(arm, mode)) for of, mode in TEMPERATURES.items()}
-        style.with_bars(left, rows, style.series_style(index), name=f"{arm} policy" if arm == "start" else arm)
+        style.bars(left, rows, style.series_style(index), label=f"{arm} policy" if arm == "start" else arm)
     for index, decoding in enumerate(DECODINGS):
         rows = {kl + 0.005 * index: _percent(run.held_out(arm, decoding)) for kl, arm in GAMED.items()}
-        style.with_bars(right, rows, style.series_style(index), name=decoding)
+        style.bars(right, rows, style.series_style(index), label=decoding)
     style.label(left, title="Held-out score by temperature", x="temperature (0: greedy)", y="% of the ceiling")
     style.label(right, title="Trained on a proxy", x="KL coefficient", y="% of the ceiling")
     left.legend()
@@ -263,7 +263,7 @@ def _recipe(run: FindingsRun) -> Figure:
             rows = {
                 rate * (1 + 0.08 * (index - 1)): run.over_rce(f"{reward}_{key}", mode) for key, rate in RATES.items()
             }
-            style.with_bars(panel, rows, style.series_style(index), name=label)
+            style.bars(panel, rows, style.series_style(index), label=label)
         panel.axhline(0.0, color=style.GREY, linewidth=0.9)
         panel.set_xscale("log")
         style.label(panel, title=f"Reward: {name}", x="Learning rate", y="Points over RCE" if panel is axes[0] else "")
@@ -279,14 +279,9 @@ def _betas(run: FindingsRun) -> Figure:
     figure, (left, right) = style.panels(1, 2, height=3.6)
     for index, mode in enumerate(("grpo", "on_policy")):
         rows = {beta: run.over_rce("world", mode, beta) for beta in BETAS}
-        style.with_bars(left, rows, style.series_style(index), name=MODES[mode])
+        style.bars(left, rows, style.series_style(index), label=MODES[mode])
         kl = {run.kl_to_rce(mode, beta): row for beta, row in rows.items()}
-        style.with_bars(
-            right,
-            kl,
-            style.SeriesStyle(style.series_style(index).color, style.series_style(index).marker, ""),
-            name=MODES[mode],
-        )
+        style.bars(right, kl, style.series_style(index), linestyle="", label=MODES[mode])
     left.set_xscale("symlog", linthresh=0.03, linscale=0.5)
     left.set_xticks(BETAS, [f"{beta:g}" for beta in BETAS])
     left.minorticks_off()

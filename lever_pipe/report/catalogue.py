@@ -1,56 +1,48 @@
 """Texts in a language: English texts are in the code, others in `resources/locale`; a `Translator` writes cells.
 
-Arguments are in braces, `{gap}`; a count includes its noun, `{n:seed|seeds}`. `` `words` `` are code.
+Arguments are in braces, `{gap}`. `` `words` `` are code.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from gettext import GNUTranslations, NullTranslations
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po
 from markupsafe import Markup, escape
 
 from lever_pipe.base.errors import RecordError
+from lever_pipe.report import verdicts
 from lever_pipe.report.cells import Cell, Estimate, Message, message
 
-SLOT = re.compile(r"\{(?P<name>\w+)(?::(?P<one>[^{}|]*)\|(?P<many>[^{}|]*))?\}")
 CODE = re.compile(r"`([^`]+)`")
 JOINTS = {
     "en": {"items": ", ", "list": " and ", "parts": "; ", "sentences": " "},
     "zh": {"items": "、", "list": "和", "parts": "；", "sentences": ""},
 }
 """Separators of a list's cells, its last two cells, parts, and sentences."""
-VERDICT_CLASSES = {
-    **dict.fromkeys(("holds", "separated", "reproduced", "better"), "yes"),
-    **dict.fromkeys(("does not hold", "worse"), "no"),
-    **dict.fromkeys(("not separated", "not reproduced", "undecided"), "open"),
-    **dict.fromkeys(("not tested", "not evaluated", "also without the bug"), "mute"),
-}
-"""CSS class of a verdict: holds, does not hold, undecided, no statement."""
 
 
-def read_translation(path: Path) -> dict[str, str]:
-    """Return the translation of each English text in a gettext catalogue."""
+def read_translation(path: Path) -> NullTranslations:
+    """Return the translations of a gettext catalogue."""
+    compiled = BytesIO()
     with path.open("rb") as file:
-        entries = [(entry.id, entry.string) for entry in read_po(file) if entry.id and entry.string]
-    # Of a text with plural forms the first one counts: Chinese has one form.
-    return {_first(text): _first(translated) for text, translated in entries}
-
-
-def _first(text: str | Sequence[str]) -> str:
-    return text if isinstance(text, str) else text[0]
+        write_mo(compiled, read_po(file))
+    compiled.seek(0)
+    return GNUTranslations(compiled)
 
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """Formatter of cells in a language; `texts` maps English texts to translations."""
+    """Formatter of cells in a language."""
 
     language: str
-    texts: Mapping[str, str] = field(default_factory=dict)
+    catalogue: NullTranslations = field(default_factory=NullTranslations)
 
     def text(self, cell: Cell) -> str:
         """Return a cell as plain text; an absent cell as an empty text.
@@ -60,15 +52,7 @@ class Translator:
         """
         return self._write(cell, is_html=False)
 
-    def gettext(self, text: str) -> str:
-        """Return the translation of a text, or the text itself if there is none."""
-        return self.texts.get(text, text)
-
-    def ngettext(self, singular: str, plural: str, n: int) -> str:
-        """Return the translation of a text with a count."""
-        return self.texts.get(singular, singular if n == 1 else plural)
-
-    def message(self, text: str, /, **args: Any) -> str:
+    def message(self, text: str | tuple[str, str], /, **args: Any) -> str:
         """Return a message as plain text."""
         return self.text(message(text, **args))
 
@@ -87,33 +71,27 @@ class Translator:
             case Estimate():
                 return cell.__html__() if is_html else str(cell)
             case str():
-                text = _literal(self.texts.get(cell, cell), is_html=is_html)
-                return (
-                    f'<span class="verdict {VERDICT_CLASSES[cell]}">{text}</span>'
-                    if is_html and cell in VERDICT_CLASSES
-                    else text
-                )
+                # The catalogue's entry without a text contains its head.
+                text = _literal(cell and self.catalogue.gettext(cell), is_html=is_html)
+                is_verdict = is_html and cell in verdicts.CLASSES
+                return f'<span class="verdict {verdicts.CLASSES[cell]}">{text}</span>' if is_verdict else text
             case list() | tuple():
                 texts = [text for text in (self._write(item, is_html=is_html) for item in cell) if text]
                 return self._join(texts, "list" if isinstance(cell, list) else "parts")
             case Message():
-                text = _literal(self.texts.get(cell.text, cell.text), is_html=is_html)
-                return self._filled(cell, text, lambda value: self._write(value, is_html=is_html))
-
-    def _filled(self, message: Message, text: str, write: Callable[[Cell], str]) -> str:
-        args = dict(message.args)
-
-        def fill(match: re.Match[str]) -> str:
-            if match["name"] not in args:
-                lacks = f"text '{message.text}': expected the argument '{match['name']}'"
-                raise RecordError(lacks, found=", ".join(args) or "none", do="Pass it where the message is made.")
-            value = args[match["name"]]
-            if match["one"] is None:
-                return write(value)
-            is_one = (value.value if isinstance(value, Estimate) else value) == 1
-            return f"{write(value)} {match['one'] if is_one else match['many']}"
-
-        return SLOT.sub(fill, text)
+                values = dict(cell.args)
+                args = {name: self._write(value, is_html=is_html) for name, value in values.items()}
+                n: Any = values.get("n")
+                if isinstance(cell.text, str):
+                    text = self.catalogue.gettext(cell.text)
+                else:
+                    text = self.catalogue.ngettext(*cell.text, int(n.value if isinstance(n, Estimate) else n))
+                try:
+                    return _literal(text, is_html=is_html).format_map(args)
+                except KeyError as error:
+                    lacks = f"text {cell.text!r}: expected the argument {error}"
+                    do = "Pass it where the message is made."
+                    raise RecordError(lacks, found=", ".join(args) or "none", do=do) from None
 
     def _join(self, texts: list[str], joint: str) -> str:
         joints = JOINTS[self.language]

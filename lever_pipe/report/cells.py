@@ -84,9 +84,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A sentence or phrase in English, with its arguments."""
+    """A sentence or phrase in English, with its arguments; of a pair, the count `n` selects singular or plural."""
 
-    text: str
+    text: str | tuple[str, str]
     args: tuple[tuple[str, Cell], ...] = ()
 
 
@@ -95,7 +95,7 @@ Cell: TypeAlias = "Estimate | Message | str | float | list[Any] | tuple[Any, ...
 words (`a, b and c`), a tuple as separate parts (`a; b`). None is an absent cell."""
 
 
-def message(text: str, /, **args: Any) -> Message:
+def message(text: str | tuple[str, str], /, **args: Any) -> Message:
     """Return a message."""
     return Message(text, tuple(args.items()))
 
@@ -134,11 +134,6 @@ def p_value(value: float, source: str = "", *, part: str = "p_holm", how: str = 
 def holm(row: EvidenceRow | None) -> Estimate | None:
     """Return a comparison's adjusted p value as a cell; None without a row or a test."""
     return None if row is None or math.isnan(row.p_holm) else p_value(row.p_holm, row.key)
-
-
-def verdict(p: float) -> str:
-    """Return whether a p value separates two sides."""
-    return "separated" if p < ALPHA else "not separated"
 
 
 def derived(

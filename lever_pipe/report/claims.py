@@ -1,6 +1,7 @@
-"""The claims of the documents (`resources/claims.yaml`), their measures, and the rules for their verdicts.
+"""The published sentences that our runs can test (`resources/claims.yaml`), and the rules for their verdicts.
 
-A claim states that a measure of one run's curve, or its accuracy, exceeds the same measure of another run.
+A sentence of kind `order`, `difference` or `equal` states that a measure of one run's curve, or its accuracy, exceeds
+the same measure of another run.
 
 | kind | holds | does not hold |
 |---|---|---|
@@ -8,107 +9,63 @@ A claim states that a measure of one run's curve, or its accuracy, exceeds the s
 | difference | every difference exceeds the noise | every difference exceeds it in the other direction |
 | equal | every difference plus its noise is within `margin`; without one, none is separated | one exceeds it |
 
-Otherwise the runs are not separated.
+Otherwise the runs are not separated. `checks` evaluates all kinds.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from statistics import fmean
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.sections import Section
+from lever_pipe.base.sections import Problem, Section, rule
 from lever_pipe.base.storage import read_yaml
-from lever_pipe.report.cells import (
-    Cell,
-    Estimate,
-)
+from lever_pipe.report import verdicts
+from lever_pipe.report.cells import Cell, Estimate, derived, message
 from lever_pipe.report.evidence import ALPHA
-from lever_pipe.statistics.curves import drawdowns, first_reaching
+from lever_pipe.report.measures import MEASURES
+from lever_pipe.report.table import Row, Table, framed
 
-Values = NDArray[np.float64]
 Run: TypeAlias = "float | str"
 """A KL_BETA of documents 000 to 002, or `nokl` or `kl` of documents 003 and 004."""
-VerdictName = Literal["holds", "does not hold", "not separated", "not tested"]
-VERDICTS: Sequence[VerdictName] = ("holds", "does not hold", "not separated", "not tested")
-FEWEST = 5
-"""Minimum number of epochs or evaluations of a curve."""
+Pattern = Literal["identical rows", "repeats", "few prompts", "reused rows", "KL without update", "falling KL"]
+"""Kinds of sentences about an emulated bug."""
+Kind = Literal["order", "difference", "equal", "stated", "arms", "document arm", Pattern]
+NEEDED: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("order", "difference", "equal"), ("left", "metric")),
+    "arms": ("factor",),
+    **dict.fromkeys(get_args(Pattern), ("bug",)),
+}
+"""Keys that a kind needs."""
 ROUNDING = 1e-12
 """Tolerance for sums of printed decimals, which have binary rounding errors."""
-
-
-def _steps_to(steps: Values, values: Values, thresholds: Sequence[float]) -> float:
-    """Return the mean first step that reaches each threshold; an unreached one counts as the next evaluation."""
-    reached = [first_reaching(steps, values, threshold) for threshold in thresholds]
-    return fmean(2 * steps[-1] - steps[-2] if step is None else step for step in reached)
-
-
-def _slowing(steps: Values, values: Values, _: Sequence[float]) -> float:
-    """Return the growth per step up to the middle value minus the growth per step after it."""
-    i = len(steps) // 2
-    return float((values[i] - values[0]) / (steps[i] - steps[0]) - (values[-1] - values[i]) / (steps[-1] - steps[i]))
-
-
-def _sharp_fall(steps: Values, values: Values, where: Sequence[float]) -> float:
-    """Return the fall from the previous evaluation to the first step of `where`; without steps, the largest fall."""
-    falls = dict(zip(steps[1:], -np.diff(values), strict=True))
-    return float(falls.get(where[0], math.nan) if where else max(falls.values()))
-
-
-class Measure(NamedTuple):
-    """A measure of a curve: one or several numbers from its steps, its values, and the claim's `where`."""
-
-    text: str
-    compute: Callable[[Values, Values, Sequence[float]], Any]
-    least: int = FEWEST
-    """Minimum number of steps."""
-
-
-MEASURES: Mapping[str, Measure] = {
-    "each": Measure("", lambda _, values, __: values, 1),
-    "mean": Measure("mean", lambda _, values, __: values.mean()),
-    "first": Measure("first", lambda _, values, __: values[0], 2),
-    "last": Measure("last", lambda _, values, __: values[-1], 2),
-    "minimum": Measure("minimum", lambda _, values, __: values.min()),
-    "fall": Measure("first minus last", lambda _, values, __: values[0] - values[-1], 2),
-    "rises": Measure("change", lambda _, values, __: np.diff(values), 2),
-    "slowing": Measure("growth a step, early minus late", _slowing, 3),
-    "best": Measure("best", lambda _, values, __: values.max()),
-    "best_step": Measure("step of the best", lambda steps, values, _: steps[values.argmax()]),
-    "sd": Measure("sd over steps", lambda _, values, __: values.std(ddof=1)),
-    "sd_of_changes": Measure("sd of changes", lambda _, values, __: np.diff(values).std(ddof=1)),
-    "range": Measure("range", lambda _, values, __: np.ptp(values)),
-    "drawdown": Measure("largest fall", lambda _, values, __: drawdowns(values[None])[0]),
-    "steps_to": Measure("mean first step that reaches the rewards", _steps_to),
-    "sharp_fall": Measure("fall", _sharp_fall),
-}
-AT_STEPS = ("each", "mean", "range")
-"""Measures of the steps that a claim names; other measures use all steps."""
+FOLDED = ("Stands in", "Kind", "Published numbers", "Our numbers")
+"""Columns that the page folds below a claim."""
 
 
 class Claim(Section):
-    """One testable sentence of a document."""
+    """One published sentence."""
 
     id: str = Field(pattern=r"^00[0-4]-[a-z0-9]+(-[a-z0-9]+)*$")
     """Starts with the document's number."""
-    section: str
+    table: Literal["claims", "advice", "patterns", "002-summary", "004-stability", "004-assessment"] = "claims"
+    """The table that shows it."""
+    section: str = ""
     """Section of the document."""
     quote: str
-    """The claim in our own words."""
-    kind: Literal["order", "difference", "equal"]
-    left: tuple[Run, ...]
+    """The sentence in our own words; of a pattern with arguments."""
+    kind: Kind
+    left: tuple[Run, ...] = ()
     """Runs that are claimed to exceed `right`."""
     right: tuple[Run, ...] = ()
     """Empty if the measure is about single runs."""
-    metric: str
+    metric: str = ""
     measure: tuple[Annotated[str, Field(pattern=f"^({'|'.join(MEASURES)})$")], ...] = ("each",)
     where: tuple[float, ...] = ()
     """Steps; for accuracies, shot counts; for `steps_to`, values to reach. Empty: all."""
@@ -119,12 +76,30 @@ class Claim(Section):
     """Whether the claim names the cause of the difference."""
     decisive: bool = False
     """Whether the main page shows it."""
+    claim: str = ""
+    """The claim whose test of ours answers the sentence."""
+    factor: str = ""
+    """The arms that answer it instead: those that differ from the reference arm in this setting alone."""
+    stated: tuple[tuple[str, str] | tuple[str, str, int], ...] = ()
+    """Published numbers of the document's reason: run, metric and, for a curve, the step."""
+    reason: str = ""
+    """The document's reason, with these numbers as `a`, `b` and `c`."""
+    otherwise: str = "Not measured, or not reached in every seed"
+    """Text if nothing answers the sentence."""
+    bug: Literal["", "head", "pool", "dropout"] = ""
+    """The emulated bug that may cause a pattern."""
 
     @field_validator("left", "right", "measure", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
         # In YAML, a single value needs no list.
         return value if isinstance(value, list | tuple) else (value,)
+
+    @rule
+    def _has_what_its_kind_needs(self) -> Iterator[Problem]:
+        for key in NEEDED.get(self.kind, ()):
+            if not getattr(self, key):
+                yield (key,), f"must be set for kind '{self.kind}'. Add it."
 
     @property
     def document(self) -> str:
@@ -146,7 +121,7 @@ class Claim(Section):
 class Finding:
     """A verdict with its numbers, or the reason why there is none, and the deciding p value."""
 
-    verdict: VerdictName
+    verdict: Cell
     numbers: Cell
     p: Estimate | None = None
 
@@ -158,6 +133,10 @@ class EvaluatedClaim:
     claim: Claim
     published: Finding
     ours: Finding
+    control: Cell = None
+    """Of a pattern: our numbers without the bug."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the quote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +160,17 @@ def read_claims(path: Path) -> tuple[Claim, ...]:
         raise RecordError(f"{path}: expected claims", found=str(error), do="Correct these entries.") from None
 
 
-def verdict(claim: Claim, checks: Sequence[Check]) -> VerdictName:
+def verdict(claim: Claim, checks: Sequence[Check]) -> str:
     """Return the verdict of a claim on its differences."""
     sides = [_side(check, claim.kind) for check in checks]
     if claim.kind != "equal":
-        return "holds" if min(sides) > 0 else "does not hold" if max(sides) < 0 else "not separated"
+        return verdicts.HOLDS if min(sides) > 0 else verdicts.FAILS if max(sides) < 0 else verdicts.OPEN
     if claim.margin is None:
-        return "does not hold" if any(sides) else "holds"
+        return verdicts.FAILS if any(sides) else verdicts.HOLDS
     if all(abs(check.value) + check.noise <= claim.margin + ROUNDING for check in checks):
-        return "holds"
+        return verdicts.HOLDS
     beyond = any(abs(check.value) - check.noise > claim.margin for check in checks)
-    return "does not hold" if beyond else "not separated"
+    return verdicts.FAILS if beyond else verdicts.OPEN
 
 
 def _side(check: Check, kind: str) -> int:
@@ -202,3 +181,47 @@ def _side(check: Check, kind: str) -> int:
     if kind == "order":
         return sign or -1  # equal numbers contradict an order
     return sign if abs(check.value) > check.noise + ROUNDING else 0
+
+
+def tables(claims: Sequence[EvaluatedClaim]) -> Iterator[Table]:
+    """Yield the decisive claims, a summary, and the claims of each document."""
+    if not claims:
+        return
+    decisive = [evaluated for evaluated in claims if evaluated.claim.decisive]
+    title = message("{n} decisive claims of the documents", n=len(decisive))
+    yield Table("claims-decisive", "decisive", title, framed(map(_row, decisive)), folded=FOLDED)
+    by_document = {document: list(group) for document, group in groupby(claims, key=lambda each: each.claim.document)}
+    summary = (_counted(document, group) for document, group in {**by_document, "all": claims}.items())
+    yield Table("claims-summary", "decisive", "All claims by verdict", framed(summary))
+    for document, group in by_document.items():
+        name, title = f"claims-{document}", message("Claims of document {document}", document=document)
+        macro = f"claims-{group[0].claim.study}"
+        yield Table(name, name, title, framed(map(_row, group)), macro_id=macro, folded=FOLDED)
+
+
+def _row(entry: EvaluatedClaim) -> Row:
+    """Return a claim with both verdicts, and the columns that the page folds below it."""
+    where = {"document": entry.claim.document, "section": entry.claim.section}
+    return {
+        "Claim": entry.claim.quote,
+        "Published": entry.published.verdict,
+        "Ours": entry.ours.verdict,
+        "Stands in": message("document {document}, {section}", **where),
+        "Kind": entry.claim.kind,
+        "Published numbers": entry.published.numbers,
+        "Our numbers": entry.ours.numbers,
+    }
+
+
+def _counted(document: str, claims: Sequence[EvaluatedClaim]) -> Row:
+    """Return the number of claims by verdict."""
+    row: dict[Any, Cell] = {"In document": document, "Claims": derived(len(claims), 0, (), "claims")}
+    sides = {
+        "Published: {verdict}": [each.published for each in claims],
+        "Ours: {verdict}": [each.ours for each in claims],
+    }
+    for side, findings in sides.items():
+        counts = Counter(finding.verdict for finding in findings)
+        for name in verdicts.OF_CLAIMS:
+            row[message(side, verdict=name)] = derived(counts[name], 0, (), f"claims: {name}")
+    return row

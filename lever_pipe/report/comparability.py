@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from string import ascii_letters
 from typing import Literal
 
@@ -13,7 +12,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.policy_names import PolicyName, beta_text
 from lever_pipe.report.cells import Cell, code, message
 from lever_pipe.report.labels import label
-from lever_pipe.report.lineage import EXCHANGED, Fields, Lineages, read_lineage, read_published_lineage
+from lever_pipe.report.lineage import EXCHANGED, Fields, Lineages
 from lever_pipe.report.table import Table
 
 Guarding = Literal["footnote", "strict"]
@@ -53,15 +52,6 @@ FACTORS: Mapping[str, frozenset[str]] = {
     "statistic": frozenset(),
 }
 """Factors that a table may compare, each with the fields in which its rows may then differ."""
-
-
-def read_lineages(ours: Path, published: Path) -> Lineages:
-    """Return the lineage of every group: ours from `lineage.csv`, published ones from `lineage.yaml`.
-
-    Raises:
-        RecordError: a missing or malformed file.
-    """
-    return {**read_lineage(ours), **read_published_lineage(published)}
 
 
 def guard(tables: Sequence[Table], lineages: Lineages, mode: Guarding) -> list[Table]:

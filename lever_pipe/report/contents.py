@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.report import claim_evaluation, setting, sweeps
+from lever_pipe.report import claims, setting, sweeps
 from lever_pipe.report.agent import answer as agent_answer
 from lever_pipe.report.agent import tables as agent
 from lever_pipe.report.cells import EvidenceLedger
@@ -43,7 +43,7 @@ TABLES: Sequence[Callable[[ReportContext], Iterable[Table]]] = (
     documents.tables,
     agent.tables,
     sweeps.tables,
-    claim_evaluation.tables,
+    lambda context: claims.tables(context.claims_of("claims")),
 )
 FACTS: Mapping[str, Callable[[ReportContext], Any]] = {
     "run": setting.facts,
@@ -76,7 +76,7 @@ def contents_of(context: ReportContext) -> Contents:
         DataError: `report.guard` is `strict` and our rows differ in more than their table compares.
     """
     ledger = EvidenceLedger(context.evidence)
-    summaries = tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(context))
+    summaries = summaries_of(context, ledger)
     names = {section for sections in PAGES.values() for section in sections}
     tables: dict[str, tuple[Table, ...]] = {}
     for table in guard(list(_tables(context)), context.lineages, context.config.guard):
@@ -90,6 +90,11 @@ def contents_of(context: ReportContext) -> Contents:
         name: ledger.note(fact, f"section/{name}", "facts") for name, fact in facts.items() if any(fact.values())
     }
     return Contents(summaries, tables, sentence_facts, ledger)
+
+
+def summaries_of(context: ReportContext, ledger: EvidenceLedger) -> tuple[Summary, ...]:
+    """Return the summaries after adding their derived numbers to an unused ledger, so that these have fixed lines."""
+    return tuple(summary.noted(ledger) for make in SUMMARIES for summary in make(context))
 
 
 def _tables(context: ReportContext) -> Iterator[Table]:

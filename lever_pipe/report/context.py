@@ -11,14 +11,12 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.report import ReportedRun
 from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
+from lever_pipe.report.inference.families import DOCUMENT_SAMPLES as DOCUMENT_SAMPLES
 from lever_pipe.report.inference.families import Arm, arms_of, near
 from lever_pipe.report.lineage import Lineages
 
 if TYPE_CHECKING:
     from lever_pipe.report.claims import EvaluatedClaim
-
-DOCUMENT_SAMPLES = 200
-"""Sample count of documents 001 and 002."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,10 @@ class ReportContext:
     def has(self, study: str) -> bool:
         """Return whether a study is part of this configuration."""
         return any(each.name == study for each in self.config.studies)
+
+    def claims_of(self, table: str) -> list[EvaluatedClaim]:
+        """Return the evaluated claims that a table shows."""
+        return [evaluated for evaluated in self.claims if evaluated.claim.table == table]
 
     @property
     def is_world(self) -> bool:

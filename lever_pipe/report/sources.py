@@ -289,15 +289,11 @@ def _with_means(rows: Iterable[EvidenceRow]) -> Iterator[EvidenceRow]:
         if group != row.subject:
             groups.setdefault((group, row.metric, row.at, row.subset, row.mode), []).append(row)
     for (group, *_), members in groups.items():
-        yield _mean(members, group, "mean over seeds")
-
-
-def _mean(rows: Sequence[EvidenceRow], subject: str, how: str) -> EvidenceRow:
-    """Return the mean of rows of one file; its source lists the line of each."""
-    origins = [row.source.rpartition(":") for row in rows]
-    source = f"{origins[0][0]}:{'+'.join(line for _, _, line in origins)}"
-    value = math.fsum(row.value for row in rows) / len(rows)
-    return rows[0]._replace(subject=subject, value=value, runs=len(rows), how=how, source=source)
+        # The source of a mean lists the line of each seed in their file.
+        origins = [row.source.rpartition(":") for row in members]
+        source = f"{origins[0][0]}:{'+'.join(line for _, _, line in origins)}"
+        mean: dict[str, Any] = {"value": math.fsum(row.value for row in members) / len(members), "runs": len(members)}
+        yield members[0]._replace(subject=group, **mean, how="mean over seeds", source=source)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Line]]:

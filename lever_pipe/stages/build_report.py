@@ -15,12 +15,12 @@ from lever_pipe.experiment.report import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import Cell, message, numbers_in
-from lever_pipe.report.claim_evaluation import evaluate_claims
+from lever_pipe.report.checks import evaluate_claims
 from lever_pipe.report.claims import read_claims
-from lever_pipe.report.comparability import read_lineages
 from lever_pipe.report.contents import Contents, contents_of
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, evidence_text, read_evidence
+from lever_pipe.report.lineage import read_lineage, read_published_lineage
 from lever_pipe.report.page import pages
 from lever_pipe.report.setting import doubts
 from lever_pipe.report.table import TABLE_FORMS
@@ -58,7 +58,7 @@ def build_report(
     with each table as CSV, LaTeX and Markdown, `evidence.csv` (the pages' numbers refer to its lines), `index.json`
     (titles of tables and figures, and the lines of `evidence.csv` in each cell) and `answers.txt`.
     """
-    lineages = read_lineages(lineage[0], reference_lineage) if lineage else {}
+    lineages = {**read_lineage(lineage[0]), **read_published_lineage(reference_lineage)} if lineage else {}
     book, context = read_claims(claims), ReportContext(Evidence(read_evidence(evidence)), config, lineages)
     context = replace(context, claims=evaluate_claims(book, context))
     contents = contents_of(context)
@@ -68,7 +68,9 @@ def build_report(
     written: dict[str, str] = {}
     subtitle = _subtitle(config, context)
     for each in translators.values():
-        exhibits = pages.Exhibits(_drawings(figures, each.language, page.parent), _json(gallery), _json(dialogues))
+        drawn = _drawings(figures, each.language, page.parent)
+        cards = {s.id: _text(figures / each.language / f"card-{s.id}.svg") for s in contents.summaries if s.rows}
+        exhibits = pages.Exhibits(drawn, cards, _json(gallery), _json(dialogues))
         words: dict[str, Any] = {"title": _title(config), "subtitle": subtitle, "first": config.language}
         written |= pages.html_pages(contents, exhibits, each, **words, frame=frame)
     main = written.pop(page.name)

@@ -9,9 +9,8 @@ from lever_pipe.experiment.collected import ComparePoliciesConfig
 from lever_pipe.experiment.selections import BASELINES
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.experiment.sweeps import swept
-from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
-from lever_pipe.report.inference.estimates import comparisons as compare
-from lever_pipe.report.inference.estimates import intervals as estimate
+from lever_pipe.report.inference.blocks import mean_block
+from lever_pipe.report.inference.estimates import Draws
 from lever_pipe.report.inference.families import (
     Arm,
     ComparisonFamily,
@@ -19,7 +18,14 @@ from lever_pipe.report.inference.families import (
     families_of,
     family_of_sweep,
 )
-from lever_pipe.report.inference.per_question import mean_group, read_groups
+from lever_pipe.report.inference.per_question import read_groups
+from lever_pipe.report.inference.policy_comparisons import (
+    ComparisonRow,
+    Groups,
+    IntervalRow,
+    comparison_rows,
+    interval_rows,
+)
 from lever_pipe.report.long_format import write_csv
 
 
@@ -61,18 +67,18 @@ def compare_policies(
     questions = [example.example_id for example in examples]
     groups = read_groups(config.policies, per_question, questions=questions, shots=config.shots)
     draws = Draws(config.seed, config.n_resamples, images=[example.image_id for example in examples])
-    rows = estimate(groups, config.samples, draws)
+    rows = interval_rows(groups, config.samples, draws)
     arms = {arm.preset: arm for arm in arms_of(groups, config.main_preset)}
     cells = swept(config.sweeps)
     families: list[ComparisonFamily] = []
     for arm in (arm for arm in arms.values() if arm.preset not in cells):
         over = arm.over_betas("grpo") | arm.over_betas("on_policy")
-        means = (mean_group(name, [groups[member] for member in members]) for name, members in over.items())
+        means = (mean_block(name, [groups[member] for member in members]) for name, members in over.items())
         groups |= {group.name: group for group in means if group is not None}
         families += _families(arm, groups, config)
     families += [family_of_sweep(sweep, arms, config.primary, config.samples) for sweep in config.sweeps]
     write_csv(intervals, IntervalRow._fields, rows)
-    write_csv(comparisons, ComparisonRow._fields, compare(groups, families, draws))
+    write_csv(comparisons, ComparisonRow._fields, comparison_rows(groups, families, draws))
 
 
 def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[ComparisonFamily]:
@@ -82,7 +88,7 @@ def _families(arm: Arm, groups: Groups, config: ComparePoliciesConfig) -> list[C
         together={(name, preset) for name, presets in config.families.items() for preset in presets},
         is_main=arm.preset == config.main_preset,
         baselines=[f"baseline/{name}" for name in BASELINES if f"baseline/{name}" in groups],
-        columns=groups[next(iter(groups))].columns,
+        columns=groups[next(iter(groups))].cells,
         samples=config.samples,
     )
     return [replace(family, pairs=tuple(pair for pair in family.pairs if pair[0] in groups)) for family in families]

@@ -13,8 +13,11 @@ from lever_pipe.experiment.report import PlotFiguresConfig, ReportedRun
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator, read_translation
+from lever_pipe.report.cells import EvidenceLedger
+from lever_pipe.report.contents import summaries_of
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow, read_evidence, write_evidence
+from lever_pipe.report.figures.cards import draw_cards
 from lever_pipe.report.figures.registry import FIGURES, draw_all
 
 Reader = Callable[[Path], Iterable[EvidenceRow]]
@@ -84,11 +87,13 @@ def plot_figures(
 ) -> None:
     """Write `en/NAME.svg`, `en/NAME.png` and `zh/NAME.svg` into `figures`; skip figures without data.
 
-    `sections.json` lists, in order, the section of the report for each figure.
+    `sections.json` lists, in order, the section of the report for each figure. `en/card-ID.svg` and `zh/card-ID.svg`
+    are the plots of the summaries.
 
     Chinese figures are SVG only, because their characters come from the reader's fonts.
     """
     context = ReportContext(Evidence(read_evidence(evidence)), ReportedRun.model_validate(dict(config)))
+    summaries = summaries_of(context, EvidenceLedger(context.evidence))
     translators = [Translator("en"), Translator("zh", read_translation(chinese))]
 
     def draw(folder: Path) -> None:
@@ -96,6 +101,7 @@ def plot_figures(
             of_language = folder / translator.language
             of_language.mkdir()
             names = draw_all(context, translator, of_language, with_png=translator.language == "en")
+            draw_cards(summaries, translator, of_language)
         storage.write_json(folder / "sections.json", [[name, FIGURES[name].section] for name in names])
 
     write_folder(figures, draw)

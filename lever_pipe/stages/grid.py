@@ -13,7 +13,7 @@ from lever_pipe.report.grid import page as page_contents
 from lever_pipe.report.grid.cells import CellRow
 from lever_pipe.report.grid.cells import compare_cells as compare
 from lever_pipe.report.grid.map import draw_map
-from lever_pipe.report.inference.estimates import ComparisonRow
+from lever_pipe.report.inference.policy_comparisons import ComparisonRow
 from lever_pipe.report.long_format import write_csv
 from lever_pipe.report.page import drawings, pages
 

@@ -20,7 +20,7 @@ from lever_pipe.report.agent.runs import AgentView, view_of
 from lever_pipe.report.agent.tables import tables
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
-from lever_pipe.report.claim_evaluation import evaluate_claims
+from lever_pipe.report.checks import evaluate_claims
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.summaries import Summary
@@ -84,7 +84,11 @@ def evidence_of(folder: Path, study: Study, **changes: object) -> list[EvidenceR
     ]
 
 
-def tabulate(rows: list[EvidenceRow], study: Study, *, is_evaluated: bool = False, **changes: object) -> Tabulated:
-    """Return the tables of evidence; `changes` replace values of the report's arms."""
+def tabulate(rows: list[EvidenceRow], study: Study, **changes: object) -> Tabulated:
+    """Return the tables of evidence; `changes` replace values of the report's arms.
+
+    Claims are evaluated if the study has the documents' arm.
+    """
     found = ReportContext(Evidence(rows), agent_runs.displayed_config(study, **changes))
-    return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if is_evaluated else found)
+    has_documents = any(arm.name == "bundle" for arm in study.arms)
+    return Tabulated(replace(found, claims=evaluate_claims(book(), found)) if has_documents else found)

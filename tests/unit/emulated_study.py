@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+from claim_files import book
 
 from lever_pipe.experiment.emulation import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.report import ReportedRun
 from lever_pipe.report import sources
+from lever_pipe.report.checks import evaluate_claims
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
 from lever_pipe.report.selector.emulation import EmulatedStudy
@@ -103,5 +106,5 @@ def study_of(emulate: Emulate = Emulate(), **changed: object) -> EmulatedStudy:
     oracle = [EvidenceRow("lever", "baseline/oracle", "accuracy", 90.0, **{**at, "samples": str(n)}) for n in samples]
     oracle += [row._replace(shots=str(k)) for row in oracle[:1] for k in changed.get("shots", (1, 2, 3, 4))]
     config = ReportedRun(studies=(), main_preset="world", emulate=emulate)
-    rows = [*emulated, *oracle, *published()]
-    return EmulatedStudy(ReportContext(Evidence(rows), config), emulate)
+    context = ReportContext(Evidence([*emulated, *oracle, *published()]), config)
+    return EmulatedStudy(replace(context, claims=evaluate_claims(book(), context)), emulate)

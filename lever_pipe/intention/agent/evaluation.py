@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluationMode
@@ -28,7 +30,6 @@ from lever_pipe.intention.records import (
     Split,
     Task,
 )
-from lever_pipe.statistics.summary import mean_and_sd
 
 if TYPE_CHECKING:
     from lever_pipe.intention.agent.served import ServedPlayer
@@ -158,7 +159,7 @@ def _values(episodes: Sequence[Episode], label: str, ends: Sequence[str]) -> dic
         **{name: math.fsum(values) / len(values) for name, values in means.items()},
         **{f"end_{reason}": sum(e.end == reason for e in episodes) / len(episodes) for reason in ends},
         # The standard error is over tasks, because the episodes of one task are not independent. One task has none.
-        "reward_se": mean_and_sd(means["reward"])[1] / math.sqrt(len(selected)) if len(selected) > 1 else 0.0,
+        "reward_se": float(np.std(means["reward"], ddof=1)) / math.sqrt(len(selected)) if len(selected) > 1 else 0.0,
         "reward_min": min(rewards),
         "reward_max": max(rewards),
         "tasks_lost": float(len(missing)),

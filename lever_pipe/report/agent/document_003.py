@@ -16,19 +16,26 @@ from lever_pipe.report.agent.runs import (
     RUN_NAMES,
     RUNS,
     AgentView,
+    Curve,
     as_printed,
-    best_step,
-    best_value,
     run_of,
     schedule_cell,
     seeds_cell,
     weight_cell,
 )
 from lever_pipe.report.cells import Cell, derived, gap, level, message, minus
-from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Row, Table, framed, paired_rows
 
 SECTION = "003"
+STATED = {
+    "Model": "model",
+    "Entropy coefficient": "entropy_coeff",
+    "Learning rate": "lr",
+    "Learning-rate schedule": "lr_schedule",
+    "Responses a prompt": "rollout_n",
+    "Executed steps (published: stated)": "total_steps_claimed",
+}
+"""Settings that the documents state as one value, and their published metrics."""
 LOSSES = {
     "pg_loss": ("PG loss", "pg_loss"),
     "kl_loss": ("KL loss", "kl_loss"),
@@ -43,31 +50,30 @@ TRAJECTORY_SCORES = {
     "mean": "mean of turn rewards",
     "r2g": "discounted sum of turn rewards",
 }
+Columns = Mapping[str, Mapping[int, Cell]]
+"""Cells by step, for each head."""
 
 
 def tables(view: AgentView) -> Iterator[Table]:
     """Yield the document's tables in its order."""
-    yield Table(
-        "003-configuration", SECTION, "Configuration of the two runs", framed(_configuration(view)), facts=view.pair
-    )
-    yield Table(
-        "003-validation-reward", SECTION, "Validation reward by step", framed(_rewards(view)), facts=_starts(view)
-    )
+    rows = framed(_configuration(view))
+    yield Table("003-configuration", SECTION, "Configuration of the two runs", rows, facts=view.pair)
+    rows = framed(_rewards(view))
+    yield Table("003-validation-reward", SECTION, "Validation reward by step", rows, facts=_starts(view))
     yield Table("003-losses", SECTION, "Losses, entropy and gradient norm at the printed steps", framed(_losses(view)))
-
-
-def _both(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Return cells of the run without KL and of the KL bundle by their heads; without cells an empty mapping."""
-    return dict(zip(PAIR, cells, strict=False))
 
 
 def _configuration(view: AgentView) -> Iterator[Row]:
     ours = [_our_settings(view, view.arm(arm)) for arm in view.pair.values()]
     published = [_stated_settings(view, run) for run in RUNS]
     for name in ours[0]:
-        sides = ([side.get(name) for side in runs] for runs in (ours, published))
-        left, right = (_both(cell or "not stated" for cell in cells) if any(cells) else {} for cells in sides)
-        yield from paired_rows({"Setting": name}, left, right)
+        rows: list[Row] = []
+        for runs in (ours, published):
+            cells = [of_run.get(name) for of_run in runs]
+            rows.append(
+                dict(zip(PAIR[:2], [cell or "not stated" for cell in cells], strict=True)) if any(cells) else {}
+            )
+        yield from paired_rows({"Setting": name}, rows[0], rows[1])
 
 
 def _our_settings(view: AgentView, arm: AgentArm) -> dict[str, Cell]:
@@ -97,14 +103,8 @@ def _stated_settings(view: AgentView, run: str) -> dict[str, Cell]:
     penalised, gpus = view.stated(run, "use_kl_loss"), view.stated(run, "n_gpus")
     is_penalised = penalised is not None and penalised.printed == "True"
     measured = view.published(run, "val_reward")
-    return {
-        "Model": as_printed(view.stated(run, "model")),
+    return {name: as_printed(view.stated(run, metric)) for name, metric in STATED.items()} | {
         "KL loss": _penalty(as_printed(view.stated(run, "kl_loss_coef")) if is_penalised else None),
-        "Entropy coefficient": as_printed(view.stated(run, "entropy_coeff")),
-        "Learning rate": as_printed(view.stated(run, "lr")),
-        "Learning-rate schedule": as_printed(view.stated(run, "lr_schedule")),
-        "Responses a prompt": as_printed(view.stated(run, "rollout_n")),
-        "Executed steps (published: stated)": as_printed(view.stated(run, "total_steps_claimed")),
         "Last evaluated step": str(max(measured)) if measured else None,
         "Device": message("{n} GPUs (by its folder's name)", n=as_printed(gpus)) if gpus is not None else None,
     }
@@ -114,52 +114,50 @@ def _penalty(coefficient: Cell | float) -> Cell:
     return message("yes ({kl})", kl=coefficient) if coefficient else "no"
 
 
-def by_step(
-    view: AgentView, published: Mapping[int, Iterable[Cell]], remarks: Mapping[int, Cell], notes: Mapping[int, Cell]
-) -> Iterator[Row]:
-    """Yield the rewards of every step: ours (greedy and sampled) with `remarks`, and published ones with `notes`."""
-    curves = {mode: view.curves(mode) for mode in MODES}
-    steps = {step for pair in curves.values() for curve in pair for step in curve}
-    for step in sorted(steps | set(published)):
-        ours: dict[str, Cell] = {}
-        for mode, pair in curves.items():
-            left, right = (level(curve.get(step), REWARD_DIGITS, interval=False) for curve in pair)
-            ours |= dict(zip(BY_MODE[mode], (left, right, minus(right, left)), strict=True))
-        printed = dict(zip(PAIR, published.get(step, ()), strict=False))
-        yield from paired_rows(
-            {"Step": str(step)}, ours | {"Remark": remarks.get(step)}, printed | {"Remark": notes.get(step)}
-        )
+def by_step(ours: Columns, published: Columns) -> Iterator[Row]:
+    """Yield our row of every step and below it the published one."""
+    for step in sorted({step for column in (*ours.values(), *published.values()) for step in column}):
+        left, right = ({head: column.get(step) for head, column in side.items()} for side in (ours, published))
+        yield from paired_rows({"Step": str(step)}, left, right)
+
+
+def rewards(curves: Iterable[Curve], heads: Iterable[str], *, interval: bool = True) -> Columns:
+    """Return the rewards of the run without KL, of the KL bundle, and their differences."""
+    left, right = ({at: level(row, REWARD_DIGITS, interval=interval) for at, row in curve.items()} for curve in curves)
+    differences = {step: minus(right.get(step), left.get(step)) for step in {**left, **right}}
+    return dict(zip(heads, (left, right, differences), strict=True))
+
+
+def our_rewards(view: AgentView) -> dict[str, Mapping[int, Cell]]:
+    """Return the rewards of both arms in both decodings."""
+    by_mode = (rewards(view.curves(mode), BY_MODE[mode], interval=False) for mode in MODES)
+    return {head: column for columns in by_mode for head, column in columns.items()}
 
 
 def _rewards(view: AgentView) -> Iterator[Row]:
     printed, estimated = (
         [view.published(run, metric, SECTION) for run in RUNS] for metric in ("val_reward", "val_reward_estimated")
     )
-    differences = view.published("kl-nokl", "val_reward_diff", SECTION)
-    published: dict[int, tuple[Cell, ...]] = {}
-    for step in {step for curve in (*printed, *estimated) for step in curve}:
-        sides = [_printed(curve.get(step), guess.get(step)) for curve, guess in zip(printed, estimated, strict=True)]
-        change = gap(differences.get(step), REWARD_DIGITS)
+    sides = [
+        {step: message("{value} (estimate)", value=level(row, REWARD_DIGITS)) for step, row in estimates.items()}
+        | {step: level(row, REWARD_DIGITS) for step, row in curve.items()}
+        for curve, estimates in zip(printed, estimated, strict=True)
+    ]
+    differences: dict[int, Cell] = {}
+    for step, row in view.published("kl-nokl", "val_reward_diff", SECTION).items():
         # Without the printed text, the number shows its sign.
-        signed = None if change is None else replace(change, printed="")
-        is_estimated = any(step in curve for curve in estimated)
-        published[step] = (
-            *sides,
-            message("{value} (to an estimate)", value=signed) if is_estimated and signed else signed,
-        )
-    yield from by_step(view, published, {}, {})
+        number = gap(row, REWARD_DIGITS)
+        signed = number and replace(number, printed="")
+        is_estimated = signed and any(step in curve for curve in estimated)
+        differences[step] = message("{value} (to an estimate)", value=signed) if is_estimated else signed
+    yield from by_step(our_rewards(view), dict(zip(PAIR, (*sides, differences), strict=True)))
     best: dict[bool, dict[str, Cell]] = {True: {}, False: {}}
     for pair in view.pairs:
-        left, right, difference = pair.cells(best_value, REWARD_DIGITS, "largest value, mean over seeds").values()
-        both = zip((left, right), pair.values(best_step), strict=True)
+        left, right, difference = pair.cells("best").values()
+        both = zip((left, right), pair.values("best_step"), strict=True)
         cells = [message("{value} (step {steps})", value=value, steps=steps_cell(steps)) for value, steps in both]
         best[pair.is_ours] |= dict(zip(BY_MODE[pair.mode], (*cells, difference), strict=True))
     yield from paired_rows({"Step": "best"}, best[True], best[False])
-
-
-def _printed(measured: EvidenceRow | None, estimate: EvidenceRow | None) -> Cell:
-    number = level(measured, REWARD_DIGITS)
-    return number if number or estimate is None else message("{value} (estimate)", value=level(estimate, REWARD_DIGITS))
 
 
 def steps_cell(steps: Iterable[float]) -> Cell:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lever_pipe.experiment.agent_evaluation import EvaluationMode
 from lever_pipe.experiment.agent_training import AgentArm, Schedule
 from lever_pipe.experiment.report import ShownAgents
-from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, verdict
+from lever_pipe.report import verdicts
+from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
+from lever_pipe.report.measures import MEASURES, measured
 from lever_pipe.report.table import SOURCE, Row
 
 if TYPE_CHECKING:
-    from lever_pipe.report.claims import Finding
+    from lever_pipe.report.claims import EvaluatedClaim
 
 STUDY = "intention"
 NO_KL, KL = "nokl", "kl"
@@ -29,8 +31,7 @@ REWARD_DIGITS = 3
 """Decimals of the documents' rewards."""
 Curve = Mapping[int, EvidenceRow]
 """Evaluations by step, in ascending order."""
-Measure = Callable[[Mapping[int, float]], float]
-T = TypeVar("T")
+WARM_UP = ("{n} step of warm-up, then {then}", "{n} steps of warm-up, then {then}")
 SCHEDULE_WORDS = {
     "constant": "fixed",
     "linear": "linear decay",
@@ -49,14 +50,14 @@ class CurvePair:
     no_kl: Sequence[Curve]
     kl: Sequence[Curve]
 
-    def values(self, measure: Callable[[Mapping[int, float]], T]) -> tuple[list[T], list[T]]:
-        """Return a measure of every curve: without KL, with KL."""
-        left, right = ([measure(values_of(curve)) for curve in curves] for curves in (self.no_kl, self.kl))
-        return left, right
+    def values(self, name: str, *span: float) -> list[list[float]]:
+        """Return a measure of every curve, over a span of steps: without KL, with KL."""
+        return [[measured(name, values_of(curve), *span) for curve in curves] for curves in (self.no_kl, self.kl)]
 
-    def cells(self, measure: Measure, digits: int, how: str) -> dict[str, Estimate | None]:
+    def cells(self, name: str, *span: float, digits: int | None = None) -> dict[str, Estimate | None]:
         """Return a measure's means over seeds by `PAIR`: without KL, with KL, and the difference of KL minus no KL."""
-        means = [mean_of(values) for values in self.values(measure)]
+        means, how = [mean_of(values) for values in self.values(name, *span)], f"{MEASURES[name].text}, mean over seeds"
+        digits = MEASURES[name].digits if digits is None else digits
         rows = [[row for curve in curves for row in curve.values()] for curves in (self.no_kl, self.kl)]
         sides = [derived(value, digits, operands, how) for value, operands in zip(means, rows, strict=True)]
         difference = derived(means[1] - means[0], digits, [*rows[0], *rows[1]], f"{how}: KL minus no KL", sign=True)
@@ -156,9 +157,9 @@ class AgentView:
         return rows[0] if rows else None
 
     @cached_property
-    def evaluated_claims(self) -> dict[str, Finding]:
-        """Return our finding on every claim by the claim's id."""
-        return {evaluated.claim.id: evaluated.ours for evaluated in self.context.claims}
+    def claims(self) -> dict[str, EvaluatedClaim]:
+        """Return every evaluated claim by its id."""
+        return {evaluated.claim.id: evaluated for evaluated in self.context.claims}
 
     def difference(self, arm: str, mode: str) -> Estimate | None:
         """Return the tested difference from the reference arm, else the one over common seeds, without an interval."""
@@ -263,16 +264,6 @@ def mean_of(values: Iterable[float]) -> float:
     return math.fsum(numbers) / len(numbers) if numbers else math.nan
 
 
-def best_value(curve: Mapping[int, float]) -> float:
-    """Return the largest value."""
-    return max(curve.values())
-
-
-def best_step(curve: Mapping[int, float]) -> float:
-    """Return the step of the largest value, or the first of equal ones."""
-    return float(max(curve, key=lambda step: (curve[step], -step)))
-
-
 def as_printed(row: EvidenceRow | None) -> Cell:
     """Return a published row as printed: a number, or a text."""
     if row is None:
@@ -284,7 +275,7 @@ def tested(p: Estimate | None) -> Cell:
     """Return the verdict of a p value on two runs, with the p; None without a test."""
     if p is None:
         return None
-    return message("{verdict} (p {p})", verdict=verdict(p.value), p=p)
+    return message("{verdict} (p {p})", verdict=verdicts.of_p(p.value), p=p)
 
 
 def seeds_cell(seeds: Sequence[int]) -> Cell:
@@ -295,11 +286,7 @@ def seeds_cell(seeds: Sequence[int]) -> Cell:
 def schedule_cell(schedule: Schedule) -> Cell:
     """Return a schedule in words."""
     then = message(SCHEDULE_WORDS[schedule.kind], **({"target": schedule.target} if schedule.target else {}))
-    return (
-        message("{n:step|steps} of warm-up, then {then}", n=schedule.warmup_steps, then=then)
-        if schedule.warmup_steps
-        else then
-    )
+    return message(WARM_UP, n=schedule.warmup_steps, then=then) if schedule.warmup_steps else then
 
 
 def weight_cell(weight: float, schedule: Schedule) -> Cell:

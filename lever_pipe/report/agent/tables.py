@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from lever_pipe.report.agent import advice, arms, document_003, document_004
+from lever_pipe.report.agent import arms, document_003, document_004
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import derived
 from lever_pipe.report.context import ReportContext
@@ -24,7 +24,6 @@ def tables(context: ReportContext) -> Iterator[Table]:
     if set(view.pair.values()) <= set(view.seeds):
         yield from document_003.tables(view)
         yield from document_004.tables(view)
-        yield from advice.tables(view)
     yield from arms.tables(view)
 
 

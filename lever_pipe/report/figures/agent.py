@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
+from lever_pipe.report.agent.answer import MODES
 from lever_pipe.report.agent.runs import RUN_NAMES, RUNS, AgentView, run_of, values_of
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures import style
 
-MODES = ("sampled", "greedy")
 TRAINING = ("reward", "kl", "entropy", "grad_norm", "pg_loss", "learning_rate")
 EXACT = ("learning_rate",)
 """Training metrics without noise; they are not smoothed."""
@@ -142,15 +143,9 @@ def _pair(
     measured = {mode: row for mode, row in rows.items() if row is not None}
     axes.plot([x] * len(measured), [100 * row.value for row in measured.values()], color=series_style.color, alpha=0.4)
     for mode, row in measured.items():
-        low, high = style.ends(row)
-        axes.errorbar(
-            [x],
-            [100 * row.value],
-            yerr=[[100 * low], [100 * high]],
-            color=series_style.color,
-            marker=series_style.marker,
-            markerfacecolor=series_style.color if mode == "sampled" else "white",
-            capsize=2,
-            linestyle="",
-            label=arm if mode == "sampled" else "_",
-        )
+        is_filled = mode == "sampled"
+        face: dict[str, Any] = {
+            "markerfacecolor": series_style.color if is_filled else "white",
+            "label": arm if is_filled else "_",
+        }
+        style.bars(axes, {x: row}, series_style, scale=100, linestyle="", markersize=6, **face)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -52,8 +53,8 @@ def frontier(context: ReportContext, translator: Translator) -> Figure | None:
         kl = {beta: context.evidence.find(groups[beta], "kl_to_base", at="from base") for beta in rows}
         points = {row.value: rows[beta] for beta, row in kl.items() if row is not None}
         name = translator.message(WORDS[kind])
-        style.with_bars(left, points, style.SeriesStyle(series_style.color, series_style.marker, ""), name=name)
-        style.with_bars(right, rows, series_style, name=name)
+        style.bars(left, points, series_style, linestyle="", label=name)
+        style.bars(right, rows, series_style, label=name)
     # Symlog, because both axes contain 0.
     left.set_xscale("symlog", linthresh=0.01, linscale=0.5)
     left.set_xlim(left=0)
@@ -96,7 +97,8 @@ def primary(context: ReportContext, translator: Translator) -> Figure | None:
 
 def training_curves(context: ReportContext, translator: Translator) -> Figure | None:
     """Return six training metrics of the long offline runs by epoch, a line per KL_BETA (document 000)."""
-    runs = {beta: epochs for beta, epochs in long_runs(context).items() if len(epochs) > 1}
+    by_beta = {beta: {epoch for run in seeds.values() for epoch in run} for beta, seeds in long_runs(context).items()}
+    runs = {beta: epochs for beta, epochs in by_beta.items() if len(epochs) > 1}
     if not runs:
         return None
     figure, axes = style.panels(2, 3, height=4.8)
@@ -146,13 +148,10 @@ def selections(context: ReportContext, translator: Translator) -> Figure | None:
         return None
     figure, axes = style.panels(1, len(aspects), height=1.2 + 0.32 * len(groups))
     for index, (panel, aspect) in enumerate(zip(axes, aspects, strict=True)):
-        shares = [_shares(context, group, aspect) for group in groups]
-        style.heat(panel, shares, [[f"{share:.0f}" for share in row] for row in shares], (0, 100))
-        ranks = range(max(map(len, shares)))
-        panel.set_xticks(ranks, [str(rank + 1) for rank in ranks])
-        panel.set_yticks(range(len(groups)), [_label(translator, group) if index == 0 else "" for group in groups])
-        style.label(panel, title=translator.message(ASPECTS[aspect]), x=translator.message("Rank"))
-        panel.title.set_fontsize(9.0)
+        names = [_label(translator, group) if index == 0 else "" for group in groups]
+        shares = pd.DataFrame([_shares(context, group, aspect) for group in groups], names)
+        _percent_heat(panel, shares, translator.message(ASPECTS[aspect]))
+        panel.set_xlabel(translator.message("Rank"))
     return figure
 
 
@@ -166,17 +165,16 @@ def copies(context: ReportContext, translator: Translator) -> Figure | None:
     figure, axes = style.panels(1, 2, height=1.6 + 0.32 * len(groups))
     for panel, columns, title in zip(axes, (earned, ranks), ("Accuracy (%)", "Copied from rank (%)"), strict=True):
         cells = [[measured(context, group, measure) for measure in columns] for group in groups]
-        shares = [[math.nan if row is None else 100 * row.value for row in rows] for rows in cells]
-        style.heat(panel, shares, [["" if math.isnan(s) else f"{s:.0f}" for s in row] for row in shares], (0, 100))
-        panel.set_xticks(
-            range(len(columns)), [translator.message(name).replace(", ", ",\n") for name in columns.values()]
-        )
-        panel.set_yticks(
-            range(len(groups)), [_label(translator, group) if panel is axes[0] else "" for group in groups]
-        )
-        style.label(panel, title=translator.message(title))
-        panel.title.set_fontsize(9.0)
+        shares = pd.DataFrame([[math.nan if row is None else 100 * row.value for row in rows] for rows in cells])
+        shares.index = [_label(translator, group) if panel is axes[0] else "" for group in groups]
+        shares.columns = [translator.message(name).replace(", ", ",\n") for name in columns.values()]
+        _percent_heat(panel, shares, translator.message(title))
     return figure
+
+
+def _percent_heat(axes: Axes, shares: pd.DataFrame, title: str) -> None:
+    style.heat(axes, shares, shares.map(lambda share: "" if math.isnan(share) else f"{share:.0f}"))
+    axes.set_title(title, fontsize=9.0)
 
 
 def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
@@ -190,8 +188,8 @@ def by_epoch(context: ReportContext, translator: Translator) -> Figure | None:
     for index, metric in enumerate(("loss", "val_loss")):
         losses = {epoch: context.evidence.find(group, metric) for epoch, group in epochs.items()}
         points = {float(epoch): row for epoch, row in losses.items() if row is not None}
-        style.with_bars(left, points, style.series_style(index), name=translator.message(METRIC_NAMES[metric]))
-    style.with_bars(right, accuracies, style.series_style(0), name="")
+        style.bars(left, points, style.series_style(index), label=translator.message(METRIC_NAMES[metric]))
+    style.bars(right, accuracies, style.series_style(0))
     for panel in (left, right):
         style.whole_ticks(panel, list(epochs))
     left.legend()
@@ -265,6 +263,7 @@ def _mean_over_shots(context: ReportContext, policy: PolicyName) -> float | None
     return math.fsum(values) / len(values) if len(values) == len(rows) else None
 
 
-def _shares(context: ReportContext, group: str, aspect: str) -> list[float]:
-    rows = context.evidence.where(group, f"agrees.{aspect}")
-    return [100 * row.value for row in sorted(rows, key=lambda row: int(row.at.split()[1]))]
+def _shares(context: ReportContext, group: str, aspect: str) -> dict[str, float]:
+    """Return the percentages of agreement by rank."""
+    shares = {int(row.at.split()[1]): 100 * row.value for row in context.evidence.where(group, f"agrees.{aspect}")}
+    return {str(rank): shares[rank] for rank in sorted(shares)}

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -114,27 +116,30 @@ def label(axes: Axes, *, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_ylabel(y)
 
 
-def ends(row: EvidenceRow) -> tuple[float, float]:
-    """Return the distances of an interval's ends from its value; zeros without an interval."""
-    return (row.value - row.low, row.high - row.value) if row.has_interval else (0.0, 0.0)
-
-
-def with_bars(axes: Axes, points: Mapping[float, EvidenceRow], series_style: SeriesStyle, *, name: str) -> None:
-    """Draw rows by x with their intervals as bars."""
-    bars = [ends(row) for row in points.values()]
-    axes.errorbar(
-        list(points),
-        [row.value for row in points.values()],
-        yerr=list(zip(*bars, strict=True)),
-        color=series_style.color,
-        marker=series_style.marker,
-        linestyle=series_style.dash,
-        linewidth=1.4,
-        elinewidth=0.9,
-        markersize=5,
-        capsize=2,
-        label=name,
-    )
+def bars(
+    axes: Axes,
+    points: Mapping[float, Any],
+    series_style: SeriesStyle,
+    *,
+    scale: float = 1.0,
+    is_forest: bool = False,
+    **more: Any,
+) -> None:
+    """Draw numbers by x, or in a forest by y, each with the bar from its `low` to its `high`, if these are known."""
+    numbers = points.values()
+    ends = [(n.value - n.low, n.high - n.value) if n.high >= n.low else (0.0, 0.0) for n in numbers]
+    values: dict[str, Any] = {"x" if is_forest else "y": [scale * n.value for n in numbers]}
+    values |= {"y" if is_forest else "x": list(points)}
+    values |= {"xerr" if is_forest else "yerr": [[scale * pair[side] for pair in ends] for side in (0, 1)]}
+    dash = "" if is_forest else series_style.dash
+    look = {
+        "color": series_style.color,
+        "marker": series_style.marker,
+        "linestyle": dash,
+        "markersize": 5,
+        "capsize": 2,
+    }
+    axes.errorbar(**values | look | more)
 
 
 def line(axes: Axes, values: Mapping[Any, float], series_style: SeriesStyle, *, name: str, **more: Any) -> None:
@@ -154,33 +159,21 @@ def forest(
 ) -> None:
     """Draw rows below each other, each with its name at the axis and its interval as a bar."""
     for y, (_, row, series_style) in enumerate(rows):
-        low, high = ends(row)
-        axes.errorbar(
-            [scale * row.value],
-            [y + shift],
-            xerr=[[scale * low], [scale * high]],
-            color=series_style.color,
-            marker=series_style.marker,
-            linestyle="",
-            markersize=5,
-            capsize=2,
-        )
+        bars(axes, {y + shift: row}, series_style, scale=scale, is_forest=True)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def heat(
-    axes: Axes, rows: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], ends: tuple[float, float]
-) -> None:
-    """Draw rows of values as shades between two ends, with texts; shorter rows are filled with empty cells."""
+def heat(axes: Axes, cells: pd.DataFrame, texts: pd.DataFrame, ends: tuple[float, float] = (0, 100)) -> None:
+    """Draw a frame as shades between two ends, with texts in the cells and its names at the axes."""
+    low, high = ends
     axes.grid(visible=False)
-    widest, low, high = max(map(len, rows)), *ends
-    filled = [[*row, *[math.nan] * (widest - len(row))] for row in rows]
-    axes.imshow(filled, cmap="Blues", vmin=low, vmax=high, aspect="auto")
-    for i, row in enumerate(rows):
-        for j, value in enumerate(row):
-            color = "white" if value > low + 0.6 * (high - low) else INK
-            axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=8, color=color)
+    axes.imshow(cells.to_numpy(dtype=float), cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    for (i, j), value in np.ndenumerate(cells.to_numpy(dtype=float)):
+        color = "white" if value > low + 0.6 * (high - low) else INK
+        axes.text(j, i, str(texts.iat[i, j]), ha="center", va="center", fontsize=8, color=color)
+    axes.set_xticks(range(len(cells.columns)), cells.columns)
+    axes.set_yticks(range(len(cells)), cells.index)
 
 
 def zero_line(axes: Axes) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -52,21 +54,17 @@ def cells(study: str, context: ReportContext, translator: Translator) -> Figure 
 
 def _heat(axes: Axes, view: SweepView, mode: str) -> None:
     """Draw the cells by both keys; an asterisk marks separation from the swept arm, a frame the swept arm."""
-    columns = list(zip(*(map(text_of, cell.values.values()) for cell in view.sweep.cells), strict=True))
     down, across = map(_in_order, zip(*(cell.values.values() for cell in view.sweep.cells), strict=True))
-    values, texts = [[math.nan] * len(across) for _ in down], [[""] * len(across) for _ in down]
-    for cell, *key_texts in zip(view.sweep.cells, *columns, strict=True):
-        i, j = down.index(key_texts[0]), across.index(key_texts[1])
-        row, gap = view.scores[mode, cell.arm], view.gaps.get((mode, cell.arm))
-        values[i][j] = view.scale * row.value
-        texts[i][j] = number_text(values[i][j], view.digits) + "*" * (gap is not None and gap.p_holm < ALPHA)
+    values, texts = (pd.DataFrame(empty, down, across) for empty in (math.nan, ""))
+    for cell in view.sweep.cells:
+        place = tuple(map(text_of, cell.values.values()))
+        score, gap = view.scale * view.scores[mode, cell.arm].value, view.gaps.get((mode, cell.arm))
+        values.loc[place] = score
+        texts.loc[place] = number_text(score, view.digits) + "*" * (gap is not None and gap.p_holm < ALPHA)
         if cell.arm == view.sweep.arm:
-            frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=style.PALETTE[1], linewidth=2)
-            axes.add_patch(frame)
-    scores = [view.scale * row.value for (decoding, _), row in view.scores.items() if decoding == mode]
-    style.heat(axes, values, texts, (min(scores), max(scores)))
-    axes.set_xticks(range(len(across)), across)
-    axes.set_yticks(range(len(down)), down)
+            corner = across.index(place[1]) - 0.5, down.index(place[0]) - 0.5
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.PALETTE[1], linewidth=2))
+    style.heat(axes, values, texts, (np.nanmin(values), np.nanmax(values)))
     axes.set(**dict(zip(("ylabel", "xlabel"), view.sweep.over, strict=True)))
 
 

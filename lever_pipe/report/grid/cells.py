@@ -6,7 +6,7 @@ of them are compared question by question. Two trained cells are also compared o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from typing import NamedTuple
 from lever_pipe.base.policy_names import BASELINE, OWN, PolicyName, group_of
 from lever_pipe.experiment.grid import CompareCellsConfig
 from lever_pipe.report.evidence import MEAN, PRIMARY
-from lever_pipe.report.inference import estimates
-from lever_pipe.report.inference.estimates import ComparisonRow, Draws, IntervalRow
-from lever_pipe.report.inference.families import ORACLE, ComparisonFamily, Pairs
+from lever_pipe.report.inference.estimates import Draws
+from lever_pipe.report.inference.families import ORACLE, ComparisonFamily
 from lever_pipe.report.inference.per_question import read_groups, read_scores
+from lever_pipe.report.inference.policy_comparisons import ComparisonRow, IntervalRow, comparison_rows, interval_rows
 
 RANDOM, RICES = "baseline/random", "baseline/similar_image"
 OBJECTIVES = ("sft", "rce", "continued", "grpo", "on_policy")
@@ -41,14 +41,14 @@ QUESTIONS: Mapping[str, str] = {
     AGAINST_RANDOM: "Does the selector choose better than chance does from the same pools?",
     BASELINE_FAMILY: "How far are policies without training from chance out of the same pools?",
     SAMPLERS: "Do pools of this sampler serve the same policy better than those of the first sampler?",
+    ITEM_SAMPLERS: "Offered the first train items, does the sampler of its training data matter to a selector?",
     AIMS: "Does this objective make a better selector than the other one, the network being the same?",
     SELECTORS: "Does this selector beat the reference selector that was trained by the same objective?",
     OWNS: "Does a selector of the user's own beat the reference selector?",
-    ITEMS: "What do selectors lose that are offered the first train items in place of pools, as the published ones?",
-    ITEM_SAMPLERS: "Offered the first train items, does the sampler of its training data matter to a selector?",
     TRANSFERS: "How does a selector that was trained on another data set do against the one trained here?",
+    ITEMS: "What do selectors lose that are offered the first train items in place of pools, as the published ones?",
 }
-"""Family -> its question, left minus right. Each family is adjusted (Holm) separately, and within each data set."""
+"""Family -> its question, in the order of the file. Each is adjusted (Holm) separately, and within each data set."""
 
 
 class CellRow(NamedTuple):
@@ -93,6 +93,16 @@ class GridCell(NamedTuple):
         """Return the prefix of the names in its setting."""
         return f"sampler~{self.sampler}/lvlm~{self.lvlm}"
 
+    @property
+    def is_trained_here(self) -> bool:
+        """Return whether it was trained on its own data set and selects from its own pools."""
+        return bool(self.policy.preset) and self.policy == self.policy.home
+
+    @property
+    def reads_pools(self) -> bool:
+        """Return whether the sampler can affect it; a file of the user's selections is the same for each sampler."""
+        return str(self.policy) not in ("baseline/zero_shot", "baseline/random_all") and self.policy.kind != OWN
+
     def __str__(self) -> str:
         """Return the group's name."""
         return f"{self.setting}/{self.policy}"
@@ -117,112 +127,50 @@ def compare_cells(
         groups = read_groups(policies, files, questions=questions, shots=config.shots, names=names)
         draws = Draws(config.seed, config.n_resamples, over=f"questions of {data}")
         prompts = {group_of(name): cell.training_prompts for name, (cell, _) in zip(names, evaluated, strict=True)}
-        rows += _leaderboard(data, estimates.intervals(groups, config.samples, draws), prompts)
+        rows += _leaderboard(data, interval_rows(groups, config.samples, draws), prompts)
         families = families_of(list(map(GridCell.parse, groups)), config, data)
-        compared[data] = estimates.comparisons(groups, families, draws)
+        compared[data] = comparison_rows(groups, families, draws)
     return rows, compared
 
 
-def families_of(grid_cells: Sequence[GridCell], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
-    """Return the families of a data set at the largest sample count and the mean over shots."""
-    first, chance = config.evaluated[0].sampler, PolicyName.parse(RANDOM)
-    references = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == BASELINE]
-    offered = [grid_cell for grid_cell in grid_cells if grid_cell.policy.items]
-    learned = [grid_cell for grid_cell in grid_cells if grid_cell not in (*references, *offered)]
-    trained = [
-        grid_cell for grid_cell in grid_cells if grid_cell.policy.preset and grid_cell.policy == grid_cell.policy.home
-    ]
-    away = [grid_cell for grid_cell in grid_cells if grid_cell.policy.origin]
-
-    def with_other(chosen: Sequence[GridCell], other: Callable[[GridCell], GridCell]) -> Pairs:
-        return tuple(
-            (str(grid_cell), str(other(grid_cell)))
-            for grid_cell in chosen
-            if other(grid_cell) in grid_cells and other(grid_cell) != grid_cell
-        )
-
-    def with_random(grid_cell: GridCell) -> GridCell:
-        return grid_cell._replace(policy=chance)
-
-    def from_first(grid_cell: GridCell) -> GridCell:
-        return grid_cell._replace(sampler=first)
-
-    def at_home(grid_cell: GridCell) -> GridCell:
-        return grid_cell._replace(policy=grid_cell.policy.home)
-
-    comparisons = [
-        (OWN_BASELINES, tuple(_own_with_baselines(grid_cells, references))),
-        (AGAINST_RANDOM, with_other(learned, with_random)),
-        (BASELINE_FAMILY, with_other(references, with_random)),
-        (
-            SAMPLERS,
-            with_other(
-                [grid_cell for grid_cell in grid_cells if grid_cell not in offered and _reads_pools(grid_cell)],
-                from_first,
-            ),
-        ),
-        (ITEM_SAMPLERS, with_other(offered, from_first)),
-        (AIMS, tuple(_with_earlier_objectives(trained))),
-        (SELECTORS, tuple(_with_reference(trained, config.reference))),
-        (OWNS, tuple(_own_with_reference(grid_cells, trained, config.reference))),
-        (TRANSFERS, with_other(away, at_home)),
-        (ITEMS, with_other(offered, at_home)),
-    ]
+def families_of(cells: Sequence[GridCell], config: CompareCellsConfig, data: str) -> list[ComparisonFamily]:
+    """Return the families of a data set at the largest sample count and the mean over shots, RICES first."""
+    pairs: dict[str, list[tuple[str, str]]] = {name: [] for name in QUESTIONS}
+    rights = sorted(cells, key=lambda cell: str(cell.policy) != RICES)
+    for left, right in product(cells, rights):
+        for name in _families_of_pair(left, right, config) if left != right else ():
+            pairs[name].append((str(left), str(right)))
+    n = max(config.samples)
     return [
-        ComparisonFamily(name, max(config.samples), pairs, f"{name} on {data}", (MEAN,), PRIMARY)
-        for name, pairs in comparisons
-        if pairs
+        ComparisonFamily(name, n, tuple(of_family), f"{name} on {data}", (MEAN,), PRIMARY)
+        for name, of_family in pairs.items()
+        if of_family
     ]
 
 
-def _reads_pools(grid_cell: GridCell) -> bool:
-    """Return whether the sampler can affect a policy; a file of the user's selections is the same for each sampler."""
-    return str(grid_cell.policy) not in ("baseline/zero_shot", "baseline/random_all") and grid_cell.policy.kind != OWN
-
-
-def _with_earlier_objectives(trained: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
-    for left, right in product([grid_cell for grid_cell in trained if grid_cell.policy.kind in OBJECTIVES], repeat=2):
-        is_same = (left.setting, left.policy.preset) == (right.setting, right.policy.preset)
-        if is_same and right.policy.kind in OBJECTIVES[: OBJECTIVES.index(left.policy.kind)]:
-            yield str(left), str(right)
-
-
-def _with_reference(trained: Sequence[GridCell], reference: str) -> Iterator[tuple[str, str]]:
-    references = {
-        (grid_cell.setting, grid_cell.policy.kind, grid_cell.policy.beta): str(grid_cell)
-        for grid_cell in trained
-        if grid_cell.policy.preset == reference
-    }
-    for grid_cell in trained:
-        reference_cell = references.get((grid_cell.setting, grid_cell.policy.kind, grid_cell.policy.beta))
-        if reference_cell is not None and grid_cell.policy.preset != reference:
-            yield str(grid_cell), reference_cell
-
-
-def _own_with_reference(
-    grid_cells: Sequence[GridCell], trained: Sequence[GridCell], reference: str
-) -> Iterator[tuple[str, str]]:
-    references = [
-        grid_cell for grid_cell in trained if grid_cell.policy.preset == reference
-    ]  # none if no arm is the reference
-    owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
-    yield from (
-        (str(own), str(reference_cell))
-        for own, reference_cell in product(owns, references)
-        if reference_cell.setting == own.setting
-    )
-
-
-def _own_with_baselines(grid_cells: Sequence[GridCell], baselines: Sequence[GridCell]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs with every baseline of the setting, RICES first.
-
-    Random selection is excluded because `AGAINST_RANDOM` compares it, the oracle because it reads the query's
-    annotations.
-    """
-    usual = [grid_cell for grid_cell in baselines if str(grid_cell.policy) not in (RANDOM, ORACLE)]
-    usual.sort(key=lambda grid_cell: str(grid_cell.policy) != RICES)
-    owns = [grid_cell for grid_cell in grid_cells if grid_cell.policy.kind == OWN]
-    yield from ((str(own), str(baseline)) for own, baseline in product(owns, usual) if baseline.setting == own.setting)
+def _families_of_pair(left: GridCell, right: GridCell, config: CompareCellsConfig) -> Iterator[str]:
+    """Yield the families that compare two different cells, left minus right."""
+    ours, other = left.policy, right.policy
+    if right == left._replace(sampler=config.evaluated[0].sampler) and left.reads_pools:
+        yield ITEM_SAMPLERS if ours.items else SAMPLERS
+    if left.setting != right.setting:
+        return
+    if str(other) == RANDOM and not ours.items:
+        yield BASELINE_FAMILY if ours.kind == BASELINE else AGAINST_RANDOM
+    # `AGAINST_RANDOM` compares with random selection, and the oracle reads the query's annotations.
+    if (ours.kind, other.kind) == (OWN, BASELINE) and str(other) not in (RANDOM, ORACLE):
+        yield OWN_BASELINES
+    if other == ours.home and (ours.origin or ours.items):
+        yield TRANSFERS if ours.origin else ITEMS
+    is_reference = right.is_trained_here and other.preset == config.reference
+    if ours.kind == OWN and is_reference:
+        yield OWNS
+    if left.is_trained_here and right.is_trained_here:
+        earlier = OBJECTIVES[: OBJECTIVES.index(ours.kind)] if ours.kind in OBJECTIVES else ()
+        if ours.preset == other.preset and other.kind in earlier:
+            yield AIMS
+        if is_reference and ours.preset != other.preset and (ours.kind, ours.beta) == (other.kind, other.beta):
+            yield SELECTORS
 
 
 def _leaderboard(data: str, rows: Sequence[IntervalRow], prompts: Mapping[str, int]) -> Iterator[CellRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -76,20 +76,10 @@ def _panel(axes: Axes, rows: Mapping[str, Sequence[Mark]], series_styles: Mappin
         ticks.append(top + (len(row) - 1) / 2)
         top += len(row) + GAP
     for series, series_style in series_styles.items():
-        marks = [mark for mark in heights if mark.series == series]
-        if not marks:
-            continue
-        spread = [[mark.value - mark.low for mark in marks], [mark.high - mark.value for mark in marks]]
-        axes.errorbar(
-            [mark.value for mark in marks],
-            [heights[mark] for mark in marks],
-            xerr=spread,
-            fmt=series_style.marker,
-            color=series_style.color,
-            markersize=4,
-            linewidth=1.2,
-            label=series,
-        )
+        marks = {height: mark for mark, height in heights.items() if mark.series == series}
+        if marks:
+            options: dict[str, Any] = {"markersize": 4, "linewidth": 1.2, "capsize": 0, "label": series}
+            style.bars(axes, marks, series_style, is_forest=True, **options)
     ceilings = [(mark.ceiling, y) for mark, y in heights.items() if mark.ceiling is not None]
     if ceilings:
         axes.plot(*zip(*ceilings, strict=True), "|", color=style.GREY, markersize=6)

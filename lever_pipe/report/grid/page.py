@@ -15,6 +15,7 @@ from lever_pipe.report.grid.cells import AGAINST_RANDOM, BASELINE_FAMILY, OWN_BA
 from lever_pipe.report.grid.map import Mark
 from lever_pipe.report.inference.families import ORACLE
 from lever_pipe.report.table import Row, Table, framed
+from lever_pipe.report.verdicts import BETTER, UNDECIDED, WORSE
 
 CELL = ["data", "sampler", "lvlm", "policy"]
 """Columns of the leaderboard that identify the cell of a line."""
@@ -96,14 +97,14 @@ def _family(compared: pd.DataFrame, name: str) -> pd.DataFrame:
 def _counts(rows: pd.DataFrame) -> dict[str, int]:
     """Return the number of comparisons by `_verdict`."""
     verdicts = [_verdict(row) for row in lines_of(rows)]
-    return {"n": len(rows)} | {word: verdicts.count(word) for word in ("better", "worse", "undecided")}
+    return {"n": len(rows)} | {word: verdicts.count(word) for word in (BETTER, WORSE, UNDECIDED)}
 
 
 def _verdict(row: Any) -> str:
     """Return the verdict on the left side of a comparison."""
     if not row.p_holm < ALPHA:
-        return "undecided"
-    return "better" if row.difference > 0 else "worse"
+        return UNDECIDED
+    return BETTER if row.difference > 0 else WORSE
 
 
 def verdicts(compared: pd.DataFrame) -> Iterator[Table]:

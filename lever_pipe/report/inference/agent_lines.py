@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -131,8 +131,7 @@ def curve_lines(files: RunFiles) -> Iterator[Line]:
 
 def evaluation_lines(files: EvaluatedPolicy) -> Iterator[Line]:
     """Yield the evaluations' lines of `curves.csv`; a best checkpoint that is the last one has only its lines."""
-    ceilings = _ceilings(files.episodes)
-    locations: set[tuple[int, str, str]] = set()
+    episodes, locations = _by_point(files.episodes), set[tuple[int, str, str]]()
     # Best checkpoints come last, so that duplicates of the last checkpoint are skipped.
     for row in sorted(files.evaluations, key=lambda row: row.checkpoint == "best"):
         location = (row.step, row.split, row.mode)
@@ -140,7 +139,8 @@ def evaluation_lines(files: EvaluatedPolicy) -> Iterator[Line]:
             continue
         locations.add(location)
         counts = {N_TASKS: row.n_tasks - row.values.get(TASKS_LOST, 0.0), N_SAMPLES: float(row.n_samples)}
-        ceiling = {CEILING: ceilings[_point(row)]} if _point(row) in ceilings else {}
+        ceilings = [rows[0].ceiling for rows in _sound_by_task(episodes.get(_point(row), []))]
+        ceiling = {CEILING: math.fsum(ceilings) / len(ceilings)} if ceilings else {}
         for metric, value in (row.values | counts | ceiling).items():
             yield (files.run.arm, files.run.seed, *location, metric, value)
 
@@ -199,17 +199,16 @@ def _evaluation_problems(files: RunFiles) -> Iterator[str]:
 
 
 def _episode_problems(files: EvaluatedPolicy) -> Iterator[str]:
-    episodes: dict[EvaluationPoint, list[EpisodeRow]] = {}
-    for row in files.episodes:
-        episodes.setdefault(_point(row), []).append(row)
+    episodes = _by_point(files.episodes)
     for evaluation in files.evaluations:
         count, rows = evaluation.n_tasks * evaluation.n_samples, episodes.pop(_point(evaluation), [])
         where = f"the {evaluation.mode} evaluation on {evaluation.split} at step {evaluation.step}"
         if len(rows) != count:
             yield f"{len(rows)} of {count} episodes of {where}"
             continue
-        means = [math.fsum(rewards) / len(rewards) for rewards in _rewards_by_task(rows).values()]
-        mean, logged = math.fsum(means) / max(1, len(means)), evaluation.values.get("reward", math.nan)
+        rewards = [[math.fsum(row.rewards) for row in of_task] for of_task in _sound_by_task(rows)]
+        mean = math.fsum(math.fsum(of_task) / len(of_task) for of_task in rewards) / max(1, len(rewards))
+        logged = evaluation.values.get("reward", math.nan)
         # `not ... <=`, so that NaN is a problem, too.
         if not abs(mean - logged) <= _ROUNDING:
             yield f"mean reward {mean:.6g} of the episodes of {where}, which says {logged:.6g}"
@@ -221,19 +220,14 @@ def _point(row: EvaluationRow | EpisodeRow) -> EvaluationPoint:
     return EvaluationPoint(row.split, row.mode, row.checkpoint, row.step)
 
 
-def _ceilings(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, float]:
-    """Return by evaluation the mean ceiling of the tasks with a sound episode."""
-    means: dict[EvaluationPoint, float] = {}
-    for point, by_evaluation in groupby(sorted(episodes, key=_point), key=_point):
-        ceilings = {row.task_id: row.ceiling for row in by_evaluation if row.end not in UNSOUND}
-        means[point] = math.fsum(ceilings.values()) / len(ceilings)
-    return means
+def _by_point(episodes: Sequence[EpisodeRow]) -> dict[EvaluationPoint, list[EpisodeRow]]:
+    return {point: list(rows) for point, rows in groupby(sorted(episodes, key=_point), key=_point)}
 
 
-def _rewards_by_task(rows: Sequence[EpisodeRow]) -> dict[str, list[float]]:
-    """Return the rewards of the sound episodes of each task; tasks without one are omitted."""
-    rewards: dict[str, list[float]] = {}
+def _sound_by_task(rows: Sequence[EpisodeRow]) -> Collection[list[EpisodeRow]]:
+    """Return the sound episodes of each task that has one."""
+    by_task: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         if row.end not in UNSOUND:
-            rewards.setdefault(row.task_id, []).append(math.fsum(row.rewards))
-    return rewards
+            by_task.setdefault(row.task_id, []).append(row)
+    return by_task.values()

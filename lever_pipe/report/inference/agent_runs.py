@@ -48,12 +48,8 @@ class AgentRuns:
 
     @cached_property
     def _series(self) -> Mapping[tuple[str, int, str, str, str], Series]:
-        series: dict[tuple[str, int, str, str, str], dict[int, float]] = {}
-        names = ("arm", "seed", "split", "mode", "metric", "step", "value")
-        for *key, step, value in self.rows.sort_values("step", kind="stable")[list(names)].itertuples(index=False):
-            arm, seed, split, mode, metric = key
-            series.setdefault((arm, int(seed), split, mode, metric), {})[int(step)] = float(value)
-        return series
+        by_run = self.rows.sort_values("step", kind="stable").groupby(["arm", "seed", "split", "mode", "metric"])
+        return {key: dict(zip(part["step"].astype(int), part["value"], strict=True)) for key, part in by_run}  # type: ignore[misc]
 
     @cached_property
     def _by_run(self) -> Mapping[tuple[str, int], Any]:
@@ -73,10 +69,6 @@ class AgentRuns:
     def seeds(self, arm: str) -> tuple[int, ...]:
         """Return an arm's seeds, in order."""
         return tuple(seed for name, seed in self._by_run if name == arm)
-
-    def common_seeds(self, arm: str, other: str) -> tuple[int, ...]:
-        """Return the seeds that two arms share, in order."""
-        return tuple(seed for seed in self.seeds(arm) if seed in self.seeds(other))
 
     def fact(self, arm: str, seed: int) -> Any:
         """Return the facts of a run as a whole, as an object with the columns of `runs.csv`."""

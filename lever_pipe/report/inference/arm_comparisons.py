@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-import numpy as np
-import scipy
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from lever_pipe.experiment.agent_training import START_ARM
-from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
+from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference.agent_runs import TEST
-from lever_pipe.report.inference.endpoints import (
-    Context,
-    mean_over_seeds,
-    run_endpoints,
-    taken_apart,
-    task_endpoints,
-)
-from lever_pipe.report.inference.estimates import Difference, Sides, adjusted, differences
-from lever_pipe.report.inference.task_values import NORMALISED, TaskMeans
-from lever_pipe.statistics.curves import paired_t
+from lever_pipe.report.inference.blocks import on_common_seeds
+from lever_pipe.report.inference.endpoints import Context, EndpointValues, endpoints_of, taken_apart
+from lever_pipe.report.inference.estimates import Pair, adjusted, differences
+from lever_pipe.report.inference.task_values import NORMALISED
 
-T = TypeVar("T")
 SERVED = "-served"
 """Suffix of the names of families of served agents."""
 TEMPERATURES = "temperatures"
@@ -59,18 +49,20 @@ class ArmComparisonRow(NamedTuple):
 
 def comparison_rows(context: Context) -> list[ArmComparisonRow]:
     """Return the comparisons at each primary endpoint."""
-    of_tasks = {arm: task_endpoints(context, arm) for arm in context.runs.arms}
-    of_runs = {arm: run_endpoints(context, arm) for arm in context.runs.arms}
+    of_arms, reference = {arm: endpoints_of(context, arm) for arm in context.runs.arms}, context.reference_arm
+    # The tasks of a served agent exclude those that it has lost, which changes the means of the reference arm.
+    references = {
+        agent: endpoints_of(context._replace(episodes=episodes), reference)
+        for agent, episodes in context.served.items()
+    }
+    served = {agent: endpoints_of(context, agent) for agent in context.served}
     rows: list[ArmComparisonRow] = []
     for name in context.primary_names:
-        if name in of_tasks[context.reference_arm]:
-            family = _over_tasks(context, name, {arm: means[name] for arm, means in of_tasks.items() if name in means})
-        else:
-            family = _over_runs(context, name, {arm: runs[name] for arm, runs in of_runs.items() if name in runs})
-        rows += _adjusted(family, [row.n_seeds == 1 for row in family])
-        served = [row._replace(family=name + SERVED) for row in _of_served(context, name)]
-        rows += _adjusted(served, [True] * len(served))
-    return rows
+        rows += _against_reference(context, name, of_arms)
+        for agent, of_reference in references.items():
+            of_both = {agent: served[agent], reference: of_reference}
+            rows += [row._replace(family=name + SERVED) for row in _against_reference(context, name, of_both)]
+    return _adjusted(rows)
 
 
 def sharpened(context: Context) -> list[ArmComparisonRow]:
@@ -80,87 +72,48 @@ def sharpened(context: Context) -> list[ArmComparisonRow]:
     """
     if not context.evaluation.temperatures:
         return []
-    primary, arms = context.evaluation.primary, (context.reference_arm, START_ARM)
-    of_tasks = {arm: task_endpoints(context, arm) for arm in arms}
+    primary = context.evaluation.primary
+    both = {arm: endpoints_of(context, arm) for arm in (context.reference_arm, START_ARM)}
     names = [f"{TEST}_{primary.metric}_{mode}_{primary.checkpoint}" for mode in context.modes]
     against_start = context._replace(reference_arm=START_ARM)
-    compared = [_over_tasks(against_start, name, {arm: of_tasks[arm][name] for arm in arms}) for name in names]
-    rows = [row._replace(role=SECONDARY, family=TEMPERATURES) for group in compared for row in group]
-    return _adjusted(rows, [False] * len(rows))
+    compared = (row for name in names for row in _against_reference(against_start, name, both))
+    return _adjusted([row._replace(role=SECONDARY, family=TEMPERATURES) for row in compared])
 
 
-def _adjusted(rows: Sequence[ArmComparisonRow], are_one_run: Sequence[bool]) -> list[ArmComparisonRow]:
-    """Return the comparisons of one family with their adjusted p values."""
-    pairs = zip(rows, adjusted([row.p for row in rows], are_one_run), strict=True)
-    return [row._replace(p_holm=p_holm, family=row.family + suffix) for row, (p_holm, suffix) in pairs]
+def _against_reference(
+    context: Context, name: str, of_arms: Mapping[str, Mapping[str, EndpointValues]]
+) -> Iterator[ArmComparisonRow]:
+    """Yield the comparisons of every arm that has the endpoint over the same units, before adjustment.
 
-
-def _of_served(context: Context, name: str) -> Iterator[ArmComparisonRow]:
-    """Yield every served agent against all runs of the reference arm, on their common tasks."""
-    reference = context.reference_arm
-    for agent, episodes in context.served.items():
-        served = task_endpoints(context, agent)
-        # These episodes include the agent's, so both sides keep only tasks that neither has lost.
-        ours = task_endpoints(context._replace(episodes=episodes), reference)
-        if name in served and name in ours:
-            yield from _over_tasks(context, name, {agent: served[name], reference: ours[name]})
-
-
-def paired_over_seeds(left: Sequence[float], right: Sequence[float]) -> Difference:
-    """Return left minus right of values of whole runs, with Student's t over the paired seeds.
-
-    With one seed there is neither an interval nor a p.
+    Values over tasks are compared over the common seeds if there are any, values of whole runs over these alone.
     """
-    gaps = np.subtract(left, right)
-    mean, low, high, n = mean_over_seeds(gaps)
-    levels = float(np.mean(left)), float(np.mean(right))
-    if np.isnan(low):
-        return Difference(mean, low, high, np.nan, np.nan, "", *levels)
-    t_95, t_80 = scipy.special.stdtrit(n - 1, (0.975, 0.8))
-    # Half an interval is t_95 standard errors, and the difference with 80 % power is t_95 + t_80 of them.
-    return Difference(mean, low, high, paired_t(gaps)[1], float((high - mean) * (1 + t_80 / t_95)), STUDENT, *levels)
-
-
-def _over_tasks(context: Context, name: str, runs: Mapping[str, Sequence[TaskMeans]]) -> list[ArmComparisonRow]:
-    """Return every arm against the reference arm over tasks, and over their common seeds if there are any."""
-    reference, metric = context.reference_arm, taken_apart(name)["metric"]
-    n = len(runs[reference][0].tasks)
-    if n < 2:  # a single task shows nothing about further tasks
-        values = {arm: [float(run.values[metric].mean()) for run in by_seed] for arm, by_seed in runs.items()}
-        return _over_runs(context, name, values)
-    arms, sides = [arm for arm in runs if arm != reference], []
-    for arm in arms:
-        common = context.runs.common_seeds(arm, reference)
-        left, right = (
-            np.stack([run.values[metric] for run in (_at(context, side, runs[side], common) if common else runs[side])])
-            for side in (arm, reference)
+    reference = of_arms[context.reference_arm].get(name)
+    if reference is None:
+        return
+    endpoints, pairs = list[EndpointValues](), list[Pair]()
+    for arm, of_arm in of_arms.items():
+        if arm != context.reference_arm and name in of_arm:
+            left, right = on_common_seeds(of_arm[name].block, reference.block)
+            if left.n_units == right.n_units and (left.n_units > 1 or left.shares_seeds_with(right)):
+                endpoints.append(of_arm[name])
+                pairs.append(Pair(left, right, [(name, arm)]))
+    compared = differences(pairs, context.draws, are_shares=taken_apart(name)["metric"] == NORMALISED)
+    for endpoint, pair, (difference,) in zip(endpoints, pairs, compared, strict=True):
+        is_over_tasks = pair.left.n_units > 1
+        yield ArmComparisonRow(
+            endpoint=name,
+            role=PRIMARY,
+            arm=endpoint.block.name,
+            reference=context.reference_arm,
+            p_holm=math.nan,
+            n_seeds=min(len(pair.left.runs), len(pair.right.runs)),
+            n_tasks=endpoint.n_tasks if is_over_tasks else 0,
+            n_rollouts=endpoint.n_rollouts if is_over_tasks else 0,
+            family=name,
+            **difference._asdict(),
         )
-        sides.append(Sides(left[..., None], right[..., None], bool(common), [(name, arm)]))
-    compared = differences(sides, context.draws, n, are_shares=metric == NORMALISED)
-    return [
-        _row(context, name, arm, difference, (min(len(both.left), len(both.right)), n, runs[arm][0].n_rollouts))
-        for arm, both, (difference,) in zip(arms, sides, compared, strict=True)
-    ]
 
 
-def _over_runs(context: Context, name: str, values: Mapping[str, Sequence[float]]) -> list[ArmComparisonRow]:
-    """Return every arm against the reference arm by values of whole runs, over their common seeds."""
-    reference, rows = context.reference_arm, []
-    for arm in (arm for arm in values if arm != reference and reference in values):
-        if common := context.runs.common_seeds(arm, reference):
-            left, right = (_at(context, side, values[side], common) for side in (arm, reference))
-            rows.append(_row(context, name, arm, paired_over_seeds(left, right), (len(common), 0, 0)))
-    return rows
-
-
-def _row(context: Context, name: str, arm: str, gap: Difference, sizes: tuple[int, int, int]) -> ArmComparisonRow:
-    """Return a comparison before adjustment; `sizes` are its seeds, tasks and rollouts."""
-    counts = dict(zip(("n_seeds", "n_tasks", "n_rollouts"), sizes, strict=True))
-    names = {"endpoint": name, "role": PRIMARY, "arm": arm, "reference": context.reference_arm, "family": name}
-    return ArmComparisonRow(p_holm=math.nan, **names, **counts, **gap._asdict())  # type: ignore[arg-type]
-
-
-def _at(context: Context, arm: str, by_seed: Sequence[T], common: Sequence[int]) -> list[T]:
-    """Return the values of the common seeds, in the order of `common`."""
-    of_seed = dict(zip(context.runs.seeds(arm), by_seed, strict=True))
-    return [of_seed[seed] for seed in common]
+def _adjusted(rows: list[ArmComparisonRow]) -> list[ArmComparisonRow]:
+    p_holm = adjusted([row.p for row in rows], [row.family for row in rows], [row.n_seeds == 1 for row in rows])
+    return [row._replace(p_holm=p, family=row.family + suffix) for row, (p, suffix) in zip(rows, p_holm, strict=True)]

@@ -15,29 +15,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation
 from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
-from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, TEST, VAL, AgentRuns, last_mean
-from lever_pipe.report.inference.estimates import Draws, Interval, means
-from lever_pipe.report.inference.task_values import (
-    BEST,
-    LAST,
-    METRICS,
-    NORMALISED,
-    REWARD,
-    Array,
-    EvaluatedEpisodes,
-    TaskMeans,
-)
-from lever_pipe.statistics.curves import paired_t
+from lever_pipe.report.inference.agent_runs import CEILING, MODES, N_SAMPLES, N_TASKS, TEST, VAL, AgentRuns, last_mean
+from lever_pipe.report.inference.blocks import Block
+from lever_pipe.report.inference.estimates import Draws, Interval, intervals
+from lever_pipe.report.inference.task_values import METRICS, N_ROLLOUTS, NORMALISED, REWARD, EvaluatedEpisodes
 
+CURRENT, LAST, BEST = "current", "last", "best"
+"""Checkpoints: of a validation while training, and after it."""
 LAST_STEPS = 5
 """Number of last training steps whose mean is a run's end value."""
 NAME = re.compile(
@@ -90,63 +84,37 @@ class Context(NamedTuple):
         return list(dict.fromkeys([*self.primary_names, *("_".join((TEST, m, mode, at)) for mode, m, at in of_tests)]))
 
 
+class EndpointValues(NamedTuple):
+    """An endpoint of one policy: the values of all its runs, over tasks or of whole runs."""
+
+    block: Block
+    n_tasks: int
+    n_rollouts: int
+    ceiling: float = math.inf
+    """The largest mean reward that the tasks allow."""
+
+
 def endpoint_rows(context: Context) -> list[EndpointRow]:
     """Return every endpoint of the start policy, of served agents and of every arm; means over tasks come first."""
-    rows, over_tasks = list[EndpointRow](), dict[int, Sequence[TaskMeans]]()
+    rows, values = list[EndpointRow](), list[EndpointValues]()
     for arm in (START_ARM, *context.served, *context.runs.arms):
-        of_tasks = task_endpoints(context, arm)
-        for name, by_seed in of_tasks.items():
+        for name, endpoint in endpoints_of(context, arm).items():
+            block, role = endpoint.block, PRIMARY if name in context.primary_names else SECONDARY
             # A policy without training runs has seed 0.
-            seeds = map(str, context.runs.seeds(arm) or (0,))
-            counts = len(by_seed[0].tasks), by_seed[0].n_rollouts
-            for seed, runs in zip([*seeds, ""], [*([run] for run in by_seed), by_seed], strict=True):
-                over_tasks[len(rows)] = runs
-                rows.append(EndpointRow(arm, name, _role(context, name), seed, *(math.nan,) * 3, len(runs), *counts))
-        others = ((name, values) for name, values in run_endpoints(context, arm).items() if name not in of_tasks)
-        rows += [row for name, values in others for row in _run_rows(context, arm, name, values)]
-    for metric in METRICS:
-        blocks = {
-            key: [run.values[metric] for run in runs]
-            for key, runs in over_tasks.items()
-            if taken_apart(rows[key].endpoint)["metric"] == metric
-        }
-        intervals = means_over_tasks(list(blocks.values()), context.draws, are_shares=metric == NORMALISED)
-        for (key, block), interval in zip(blocks.items(), intervals, strict=True):
-            # Shares are bounded in `means`, rewards by the ceiling of their tasks.
-            if metric == REWARD:
-                least, ceiling = min(float(values.min()) for values in block), over_tasks[key][0].ceiling
-                interval = within_ceiling(interval, least, ceiling)
-            rows[key] = rows[key]._replace(value=interval.value, low=interval.low, high=interval.high)
+            single = {seed: block.of_runs([i]) for i, seed in enumerate(block.seeds or ("0",))}
+            for seed, runs in {**single, "": block}.items():
+                values.append(endpoint._replace(block=runs))
+                counts = len(runs.runs), endpoint.n_tasks, endpoint.n_rollouts
+                rows.append(EndpointRow(arm, name, role, seed, *(math.nan,) * 3, *counts))
+    for are_shares in (False, True):
+        positions = [i for i, row in enumerate(rows) if (_metric(row.endpoint) == NORMALISED) == are_shares]
+        found = intervals([values[i].block for i in positions], context.draws, are_shares=are_shares)
+        for i, (interval,) in zip(positions, found, strict=True):
+            # Shares are bounded in `intervals`, rewards by the ceiling of their tasks.
+            if _metric(rows[i].endpoint) == REWARD and values[i].block.n_units > 1:
+                interval = within_ceiling(interval, float(values[i].block.values.min()), values[i].ceiling)
+            rows[i] = rows[i]._replace(value=interval.value, low=interval.low, high=interval.high)
     return rows
-
-
-def means_over_tasks(values: Sequence[Sequence[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
-    """Return means over seeds and tasks; with one seed the interval covers only tasks and rollouts.
-
-    All means over the same number of tasks share their resamples, so that a mean does not depend on the others.
-
-    Args:
-        values: for each mean the [N] task means of its seeds; a single task gives no interval.
-        draws: resampling of the tasks.
-        are_shares: whether the values are between 0 and 1.
-    """
-    blocks = [np.stack(by_seed)[:, :, None] for by_seed in values]
-    results = [Interval(float(block.mean()), math.nan, math.nan, len(block)) for block in blocks]
-    for n in {block.shape[1] for block in blocks} - {1}:
-        positions = [position for position, block in enumerate(blocks) if block.shape[1] == n]
-        intervals = means([blocks[position] for position in positions], draws, n, are_shares=are_shares)
-        for position, interval in zip(positions, intervals, strict=True):
-            results[position] = interval
-    return results
-
-
-def mean_over_seeds(values: Sequence[float] | Array) -> Interval:
-    """Return the mean of a value of whole runs, with a t interval over seeds; NaN ends with one seed.
-
-    The largest value or the spread of a noisy curve grows with its noise, so resampled tasks would shift it.
-    """
-    mean, (*_, half) = float(np.mean(values)), paired_t(values)
-    return Interval(mean, mean - half, mean + half, np.size(values))
 
 
 def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
@@ -160,22 +128,24 @@ def within_ceiling(mean: Interval, least: float, ceiling: float) -> Interval:
     return mean._replace(low=max(mean.low, min(0.0, least)), high=min(mean.high, max(ceiling, mean.value)))
 
 
-def task_endpoints(context: Context, arm: str) -> dict[str, list[TaskMeans]]:
-    """Return the endpoints that are means over tasks, by name: the task means of each seed in order.
-
-    An endpoint that a seed lacks is omitted. An untrained policy is evaluated on held-out tasks only.
-    """
-    seeds = context.runs.seeds(arm) or (0,)
-    by_name = {name: [_evaluated(context, arm, seed, name) for seed in seeds] for name in context.names}
-    return {name: known for name, runs in by_name.items() if len(known := [run for run in runs if run]) == len(seeds)}
-
-
-def run_endpoints(context: Context, arm: str) -> dict[str, list[float]]:
-    """Return the endpoints of whole runs, by name: one value per seed, in order; endpoints without any are omitted."""
-    by_seed = [dict(_of_run(context, arm, seed)) for seed in context.runs.seeds(arm)]
-    names = by_seed[0] if by_seed else ()
-    by_name = {name: [endpoints.get(name, math.nan) for endpoints in by_seed] for name in names}
-    return {name: values for name, values in by_name.items() if not all(map(math.isnan, values))}
+def endpoints_of(context: Context, arm: str) -> dict[str, EndpointValues]:
+    """Return the endpoints of a policy by name: first over tasks, if every seed has them, then of whole runs."""
+    seeds = context.runs.seeds(arm)
+    runs = tuple(f"arm~{arm}/seed~{seed}" for seed in seeds) or (f"arm~{arm}",)
+    endpoints: dict[str, EndpointValues] = {}
+    for name in context.names:
+        by_seed = [means for seed in seeds or (0,) if (means := _evaluated(context, arm, seed, name)) is not None]
+        if len(by_seed) == len(runs):
+            first, values = by_seed[0], np.stack([means[_metric(name)].to_numpy(dtype=float) for means in by_seed])
+            counts = len(first), int(first[N_ROLLOUTS].iloc[0]), float(first[CEILING].mean())
+            endpoints[name] = EndpointValues(Block(arm, runs, (name,), values[..., None]), *counts)
+    whole = pd.DataFrame([dict(_of_run(context, arm, seed)) for seed in seeds]).dropna(axis="columns", how="all")
+    for name in (str(name) for name in whole if name not in endpoints):
+        mode = taken_apart(name)["mode"]
+        sizes = (context.runs.validation(arm, seeds[0], mode, size) for size in (N_TASKS, N_SAMPLES))
+        block = Block(arm, runs, (name,), whole[name].to_numpy(dtype=float)[:, None, None])
+        endpoints[name] = EndpointValues(block, *(int(next(iter(series.values()), 0)) for series in sizes))
+    return endpoints
 
 
 def taken_apart(endpoint: str) -> dict[str, str]:
@@ -184,16 +154,21 @@ def taken_apart(endpoint: str) -> dict[str, str]:
     return {part: text or "" for part, text in match.groupdict().items()} if match else {}
 
 
-def _evaluated(context: Context, arm: str, seed: int, name: str) -> TaskMeans | None:
-    """Return a run's evaluation for an endpoint; an untrained policy has one for both last and best."""
+def _metric(endpoint: str) -> str:
+    return taken_apart(endpoint)["metric"]
+
+
+def _evaluated(context: Context, arm: str, seed: int, name: str) -> pd.DataFrame | None:
+    """Return a run's means by task for an endpoint; an untrained policy has one evaluation for both last and best."""
     runs, episodes, parts = context.runs, context.served.get(arm, context.episodes), taken_apart(name)
     mode, checkpoint, is_trained = parts["mode"], parts["at"], arm in runs.arms
     if parts["subset"] == TEST:
-        return episodes.held_out(arm, seed, mode, checkpoint if is_trained else LAST)
+        return episodes.of(arm, seed, TEST, mode, checkpoint if is_trained else LAST)
     if not is_trained:
         return None
     fact = runs.fact(arm, seed)
-    return episodes.validation(arm, seed, mode, fact.executed_steps if checkpoint == LAST else fact.best_step)
+    step = fact.executed_steps if checkpoint == LAST else fact.best_step
+    return episodes.of(arm, seed, VAL, mode, CURRENT, step)
 
 
 def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]]:
@@ -204,16 +179,3 @@ def _of_run(context: Context, arm: str, seed: int) -> Iterator[tuple[str, float]
             yield name, series.get(runs.fact(arm, seed).executed_steps, math.nan)
     for metric in ("kl", "entropy"):
         yield f"{metric}_end", last_mean(runs.training(arm, seed, metric), LAST_STEPS)
-
-
-def _run_rows(context: Context, arm: str, name: str, values: Sequence[float]) -> Iterator[EndpointRow]:
-    runs, role, mode, seeds = context.runs, _role(context, name), taken_apart(name)["mode"], context.runs.seeds(arm)
-    sizes = (runs.validation(arm, seeds[0], mode, metric) for metric in (N_TASKS, N_SAMPLES))
-    n_tasks, n_rollouts = (int(next(iter(series.values()), 0)) for series in sizes)
-    for seed, value in zip(seeds, values, strict=True):
-        yield EndpointRow(arm, name, role, str(seed), value, math.nan, math.nan, 1, n_tasks, n_rollouts)
-    yield EndpointRow(arm, name, role, "", *mean_over_seeds(values), n_tasks, n_rollouts)
-
-
-def _role(context: Context, name: str) -> str:
-    return PRIMARY if name in context.primary_names else SECONDARY

@@ -14,6 +14,7 @@ from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY, TOGETHER, a
 REFERENCE_BETA = 0.15
 DOCUMENT_002 = ((0.18, 0.15), (0.12, 0.15), (0.18, 0.12))
 DOCUMENT_SAMPLES = 200
+"""Sample count of documents 001 and 002."""
 ORACLE = "baseline/oracle"
 SWEEP = "sweep~"
 """Prefix of the names of sweeps' families."""

@@ -7,7 +7,7 @@ can change with light and dark mode.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from markupsafe import Markup, escape
@@ -42,23 +42,25 @@ WIDTHS = (560, 600, 640, 680, 720, 760)
 """Minimum widths in pixels for which the style sheet has a class."""
 FRACTION = re.compile(r"\d+\.\d{3,}")
 ROUNDED = {"d", "x", "y", "width", "height", "transform"}
-IGNORED = {"font-family", "font", "id", "style", "href", "version", "stroke-linejoin"}
+IGNORED = {"font-family", "font", "version", "stroke-linejoin"}
+TOOLTIP = re.compile(r"e(?P<line>\d+) (?P<text>.+)")
+"""Id of a mark with a tooltip: the line of its number in the evidence file, and the text."""
 
 
-def inline(svg: str, *, source: str, name: str, title: str) -> Markup:
+def inline(svg: str, *, source: str, name: str, title: str, is_card: bool = False) -> Markup:
     """Return a figure as inline SVG.
 
-    Its ids begin with `name`, so that two figures on a page share none; `title` is its text for screen readers.
+    Its ids begin with `name`, so that two figures on a page share none; `title` is its text for screen readers. A
+    figure of a card has no minimum width.
 
     Raises:
         RecordError: the file is not SVG, or contains an element that a figure does not need.
     """
     root = _parse(svg, source)
     used = {link for element in root.iter() for value in element.attrib.values() for link in REFERENCE.findall(value)}
-    inner = "".join(_Writer(name, used, source).write(child) for child in root)
-    box = root.get("viewBox", "")
-    head = f'<svg class="plot {_least_width(root)}" viewBox="{escape(box)}" role="img" aria-label="{escape(title)}">'
-    return Markup(f"{head}{inner}</svg>")
+    inner = "".join(_written(child, name, used, source) for child in root)
+    head = {"class": "dots" if is_card else f"plot {_least_width(root)}", "viewBox": root.get("viewBox", "")}
+    return Markup(f"<svg{_attributes_text(head | {'role': 'img', 'aria-label': title})}>{inner}</svg>")
 
 
 def _least_width(root: ElementTree.Element) -> str:
@@ -78,61 +80,53 @@ def _parse(svg: str, source: str) -> ElementTree.Element:
     return root
 
 
-class _Writer:
-    """Writer of the elements of one figure."""
-
-    def __init__(self, name: str, used: set[str], source: str) -> None:
-        self.name, self.used, self.source = name, used, source
-
-    def write(self, element: ElementTree.Element) -> str:
-        tag = str(element.tag).removeprefix(SVG)
-        if tag in DROPPED:
-            return ""
-        if tag not in ALLOWED:
-            expected = f"{self.source}: expected only {', '.join(sorted(ALLOWED))}"
-            raise RecordError(expected, found=tag, do="Draw it without.")
-        attributes = "".join(f' {key}="{escape(value)}"' for key, value in self._attributes(element))
-        inner = "".join(self.write(child) + _text(child.tail) for child in element)
-        text = _text(element.text)
-        # Empty groups would only make the page larger.
-        return f"<{tag}{attributes}>{text}{inner}</{tag}>" if text or inner or tag not in ("g", "defs") else ""
-
-    def _attributes(self, element: ElementTree.Element) -> Iterator[tuple[str, str]]:
-        attrs = element.attrib
-        # Only ids with a reference are kept.
-        if attrs.get("id") in self.used:
-            yield "id", f"{self.name}--{attrs['id']}"
-        href = attrs.get(f"{XLINK}href") or attrs.get("href")
-        if href:
-            yield "href", REFERENCE.sub(rf"#{self.name}--\1", href)
-        attributes = {**{key: value for key, value in attrs.items() if not key.startswith("{")}, **_declarations(attrs)}
-        classes = [
-            f"{kind}-{COLOURS[attributes[kind].lower()]}" for kind in ("fill", "stroke") if _is_named(attributes, kind)
-        ]
-        if classes:
-            yield "class", " ".join(classes)
-        for key, value in attributes.items():
-            if key in IGNORED or (key in ("fill", "stroke") and _is_named(attributes, key)):
-                continue
-            text = REFERENCE.sub(rf"#{self.name}--\1", value) if value.startswith("url(") else value
-            is_path = key in ROUNDED
-            yield key, FRACTION.sub(_short, " ".join(text.split())) if is_path else text
+def _written(element: ElementTree.Element, name: str, used: set[str], source: str) -> str:
+    tag = str(element.tag).removeprefix(SVG)
+    if tag in DROPPED:
+        return ""
+    if tag not in ALLOWED:
+        expected = f"{source}: expected only {', '.join(sorted(ALLOWED))}"
+        raise RecordError(expected, found=tag, do="Draw it without.")
+    inner = "".join(_written(child, name, used, source) + _text(child.tail) for child in element)
+    # Empty groups would only make the page larger.
+    if tag in ("g", "defs") and not inner:
+        return ""
+    tooltip, attributes = TOOLTIP.fullmatch(element.get("id", "")), _attributes(element, name, used)
+    if tooltip is not None:
+        attributes |= {"data-e": tooltip["line"]} if tooltip["line"] != "0" else {}
+        inner = f"<title>{escape(tooltip['text'])}</title>{inner}"
+    return f"<{tag}{_attributes_text(attributes)}>{_text(element.text)}{inner}</{tag}>"
 
 
-def _short(match: re.Match[str]) -> str:
-    return f"{float(match[0]):.2f}"
+def _attributes(element: ElementTree.Element, name: str, used: set[str]) -> dict[str, str]:
+    attributes = {key.removeprefix(XLINK): value for key, value in element.attrib.items()}
+    attributes |= _declarations(attributes.pop("style", ""))
+    # Only ids with a reference are kept.
+    if attributes.get("id") not in used:
+        attributes.pop("id", None)
+    kinds = [kind for kind in ("fill", "stroke") if attributes.get(kind, "").lower() in COLOURS]
+    classes = " ".join(f"{kind}-{COLOURS[attributes.pop(kind).lower()]}" for kind in kinds)
+    return ({"class": classes} if classes else {}) | {
+        key: _value(key, value, name) for key, value in attributes.items() if key not in IGNORED
+    }
+
+
+def _value(key: str, value: str, name: str) -> str:
+    if key == "id":
+        return f"{name}--{value}"
+    if key == "href" or value.startswith("url("):
+        return REFERENCE.sub(rf"#{name}--\1", value)
+    return FRACTION.sub(lambda match: f"{float(match[0]):.2f}", " ".join(value.split())) if key in ROUNDED else value
+
+
+def _declarations(style: str) -> dict[str, str]:
+    pairs = (declaration.partition(":") for declaration in style.split(";") if declaration.strip())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _attributes_text(attributes: Mapping[str, str]) -> str:
+    return "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
 
 
 def _text(text: str | None) -> str:
     return str(escape(text)) if text and text.strip() else ""
-
-
-def _declarations(attributes: Mapping[str, str]) -> dict[str, str]:
-    pairs = (
-        declaration.partition(":") for declaration in attributes.get("style", "").split(";") if declaration.strip()
-    )
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _is_named(attributes: Mapping[str, str], kind: str) -> bool:
-    return attributes.get(kind, "").lower() in COLOURS

@@ -18,7 +18,7 @@ from lever_pipe.report.catalogue import JOINTS, Translator
 from lever_pipe.report.cells import Cell, Estimate, code, message, numbers_in
 from lever_pipe.report.contents import ENGLISH, MAIN, PAGES, Contents
 from lever_pipe.report.format import ABSENT
-from lever_pipe.report.page import dots, drawings
+from lever_pipe.report.page import drawings
 from lever_pipe.report.summaries import Summary
 
 LANGUAGES = {"en": "English", "zh": "中文"}
@@ -62,6 +62,8 @@ class Exhibits:
     """Exhibits of the pages: the figures of a language by name, the gallery and the dialogues."""
 
     figures: Mapping[str, PageFigure] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
+    """The plots of the summaries by id, as SVG."""
     gallery: Json | None = None
     dialogues: Json | None = None
 
@@ -136,41 +138,39 @@ def environment(frame: Frame, translator: Translator) -> jinja2.Environment:
         autoescape=True,
         extensions=["jinja2.ext.i18n", "jinja2.ext.do"],
     )
-    filled.install_gettext_callables(translator.gettext, translator.ngettext, newstyle=True)  # type: ignore[attr-defined]
-    writers = {
-        "html": translator.html,
-        "text": translator.text,
-        "message": translator.message,
-        "language": translator.language,
-    }
-    tables: dict[str, Any] = {"is_number": lambda cell: isinstance(cell, Estimate | int | None), "value_of": value_of}
-    tables |= {"long": LONG, "absent": NOTHING}
-    around = {"style": Markup(frame.style), "script": Markup(frame.script), "policy": _policy(frame)}
-    filled.globals |= {**writers, **tables, **around}
+    filled.install_gettext_translations(translator.catalogue, newstyle=True)  # type: ignore[attr-defined]
+    sentence_joint = JOINTS[translator.language]["sentences"]
     filled.globals |= {
-        "space": JOINTS[translator.language]["sentences"],
-        "listed": lambda cells: translator.html(list(cells)),
-        "parts": lambda cells: translator.html(tuple(cells)),
+        "absent": NOTHING,
         "codes": lambda names: translator.html(list(map(code, names))),
-        "joined": lambda sentences: Markup(JOINTS[translator.language]["sentences"]).join(
-            map(translator.html, sentences)
-        ),
+        "html": translator.html,
+        "is_number": lambda cell: isinstance(cell, Estimate | int | None),
+        "joined": lambda sentences: Markup(sentence_joint).join(map(translator.html, sentences)),
+        "language": translator.language,
+        "listed": lambda cells: translator.html(list(cells)),
+        "long": LONG,
+        "message": translator.message,
+        "parts": lambda cells: translator.html(tuple(cells)),
+        "policy": _policy(frame),
+        "script": Markup(frame.script),
+        "space": sentence_joint,
+        "style": Markup(frame.style),
+        "text": translator.text,
+        "value_of": value_of,
+        "words": lambda text, **args: translator.html(message(text, **args)),
     }
-    filled.globals["words"] = lambda text, **args: translator.html(message(text, **args))
     return filled
 
 
+@dataclass(frozen=True, slots=True)
 class _Maker:
-    """Builder of the pages of one language."""
+    """Builder of the pages of one language; `texts` is the module of `sentences.html.j2`."""
 
-    def __init__(self, contents: Contents, exhibits: Exhibits, translator: Translator, first: str, texts: Any) -> None:
-        self.contents, self.exhibits, self.translator, self.first, self.texts = (
-            contents,
-            exhibits,
-            translator,
-            first,
-            texts,
-        )
+    contents: Contents
+    exhibits: Exhibits
+    translator: Translator
+    first: str
+    texts: Any
 
     def file(self, page: str) -> str:
         return file_of(page, self.translator.language, self.first)
@@ -199,28 +199,35 @@ class _Maker:
         }
 
     def _section(self, section: str, here: str) -> dict[str, Any]:
-        tables, (title, subtitle) = self.contents.tables.get(section, ()), self.texts.sections[section]
-        figures = [self._figure(*item, here) for item in self.exhibits.figures.items() if item[1].section == section]
+        title, subtitle = self.texts.sections[section]
         return {
             "id": section,
             "title": title,
             "subtitle": subtitle,
             "facts": self.contents.facts.get(section),
-            "figures": figures,
-            "tables": [(table, link(f"{FOLDER}/tables/{table.id}", here)) for table in tables],
+            "figures": [
+                self._figure(name, figure, here)
+                for name, figure in self.exhibits.figures.items()
+                if figure.section == section
+            ],
+            "tables": [
+                (table, link(f"{FOLDER}/tables/{table.id}", here)) for table in self.contents.tables.get(section, ())
+            ],
         }
 
-    def _figure(self, name: str, drawing: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:
+    def _figure(self, name: str, figure: PageFigure, here: str) -> tuple[str, Markup, str, tuple[Cell, Cell]]:
         title, caption = self.texts.captions[name]
-        plot = drawings.inline(drawing.svg, source=drawing.file, name=name, title=title)
-        return name, plot, link(drawing.file, here), (title, caption)
+        plot = drawings.inline(figure.svg, source=figure.file, name=name, title=title)
+        return name, plot, link(figure.file, here), (title, caption)
 
-    def _summary(
-        self, summary: Summary, pages: Sequence[str], here: str
-    ) -> tuple[Summary, Markup, list[tuple[str, Cell]]]:
+    def _summary(self, summary: Summary, pages: Sequence[str], here: str) -> tuple[Summary, Markup, Sequence[Any]]:
         """Return a summary with its plot, and its links to parts of this run."""
-        links = ((self._target(target, pages, here), text) for target, text in summary.links)
-        return summary, dots.plot(summary, self.translator), [(target, text) for target, text in links if target]
+        links = [(target, text) for to, text in summary.links if (target := self._target(to, pages, here))]
+        if summary.id not in self.exhibits.cards:
+            return summary, Markup(), links
+        name, title = f"card-{summary.id}", self.translator.text(summary.title)
+        svg = self.exhibits.cards[summary.id]
+        return summary, drawings.inline(svg, source=name, name=name, title=title, is_card=True), links
 
     def _target(self, target: str, pages: Sequence[str], here: str) -> str:
         """Return the link to a page, or to a section or table of the main page; empty if this run has none."""

@@ -172,6 +172,7 @@ def which_beta(context: ReportContext, modes: Sequence[Mode]) -> Summary:
     compared = [(mode, rows) for mode in modes if (rows := _against_smallest(context, mode))]
     smallest = min(compared[0][0].groups) if compared else 0.0
     plotted = [(mode, rows) for mode, rows in compared if min(mode.groups) == smallest]
+    gaps = [(mode.kind, rows) for mode, rows in plotted]
     return Summary(
         id="beta",
         title=message("Which KL_BETA?"),
@@ -180,7 +181,10 @@ def which_beta(context: ReportContext, modes: Sequence[Mode]) -> Summary:
             "modes": [_spread(context, *pair) for pair in compared],
             "basis": _basis(next(iter(rows.values())) for _, rows in compared),
         },
-        rows=tuple(_beta_rows(plotted)),
+        rows=tuple(
+            SummaryRow(f"{beta:g}", tuple((kind, number) for kind, of in gaps if (number := gap(of.get(beta), 2))))
+            for beta in sorted({beta for _, of in gaps for beta in of})
+        ),
         axis=message("points against KL_BETA {beta}, paired, 95 %", beta=smallest) if compared else None,
         links=(COMPARISONS, ("#why", message("why the published rows are equal"))) if compared else (RUN,),
         keys=tuple((mode.kind, mode.called) for mode, _ in plotted),
@@ -242,12 +246,6 @@ def _spread(context: ReportContext, mode: Mode, rows: dict[float, EvidenceRow]) 
     }
 
 
-def _beta_rows(compared: Sequence[tuple[Mode, dict[float, EvidenceRow]]]) -> Iterator[SummaryRow]:
-    for beta in sorted({beta for _, rows in compared for beta in rows}):
-        marks = [(mode.kind, gap(rows[beta], 2)) for mode, rows in compared if beta in rows]
-        yield SummaryRow(f"{beta:g}", tuple((kind, number) for kind, number in marks if number is not None))
-
-
 def _gain(context: ReportContext, mode: Mode) -> EvidenceRow | None:
     """Return a mode's difference from its RCE base: over all betas, or at the documents' reference, or at any beta."""
     rows = (context.primary(name, mode.base) for name in mode.candidates)
@@ -261,33 +259,25 @@ def _gained(context: ReportContext, mode: Mode, row: EvidenceRow) -> dict[str, A
 
 
 def _ladder(context: ReportContext, modes: Sequence[Mode]) -> Iterator[SummaryRow]:
-    def levels(*groups: str) -> list[Estimate]:
-        return [number for group in groups if (number := level(context.accuracy(group), 1)) is not None]
+    similar = [number for group in SIMILAR if (number := level(context.accuracy(group), 1)) is not None]
+    marks: list[tuple[MarkKind, Message, Estimate | None]] = [
+        ("muted", message(POLICIES["random"]), level(context.accuracy(RANDOM), 1)),
+        ("muted", message(POLICIES["similar"]), max(similar, key=lambda number: number.value, default=None)),
+        ("muted", message(POLICIES["rce"]), level(context.accuracy(context.main.last_rce or ""), 1)),
+        *((mode.kind, *_of_mode(context, mode)) for mode in modes),
+        ("muted", message(POLICIES["oracle"]), level(context.accuracy(ORACLE), 1)),
+    ]
+    yield from (SummaryRow(name, ((kind, number),)) for kind, name, number in marks if number is not None)
 
-    similar = sorted(levels(*SIMILAR), key=lambda number: number.value, reverse=True)
-    yield from _marked("muted", "random", levels(RANDOM))
-    yield from _marked("muted", "similar", similar)
-    yield from _marked("muted", "rce", levels(context.main.last_rce or ""))
-    for mode in modes:
-        yield from _of_mode(context, mode)
-    yield from _marked("muted", "oracle", levels(ORACLE))
 
-
-def _of_mode(context: ReportContext, mode: Mode) -> Iterator[SummaryRow]:
-    """Yield the level of the group in the mode's gain: the mean over its betas, or one named beta."""
+def _of_mode(context: ReportContext, mode: Mode) -> tuple[Message, Estimate | None]:
+    """Return the level of the group in the mode's gain: the mean over its betas, or one named beta."""
     row, name = _gain(context, mode), message(POLICIES[mode.name])
     subject = row.subject if row is not None else mode.candidates[1]
     if subject == mode.over:
-        number = average([level(context.accuracy(group), 1) for group in mode.groups.values()])
-    else:
-        number = level(context.accuracy(subject), 1)
-        name = message("{policy}, β {beta}", policy=name, beta=PolicyName.parse(subject).beta or 0.0)
-    yield from [SummaryRow(name, ((mode.kind, number),))] if number is not None else []
-
-
-def _marked(kind: MarkKind, policy: str, numbers: Sequence[Estimate]) -> Iterator[SummaryRow]:
-    """Yield a row for the first of some numbers, or none."""
-    yield from (SummaryRow(message(POLICIES[policy]), ((kind, number),)) for number in numbers[:1])
+        return name, average([level(context.accuracy(group), 1) for group in mode.groups.values()])
+    beta = PolicyName.parse(subject).beta or 0.0
+    return message("{policy}, β {beta}", policy=name, beta=beta), level(context.accuracy(subject), 1)
 
 
 def _basis(rows: Iterable[EvidenceRow]) -> dict[str, Any] | None:

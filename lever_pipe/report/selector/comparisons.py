@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from lever_pipe.report.cells import code, gap, holm, level, message, part
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import BY_SHOTS, MEAN, OF_ONE_RUN, TOGETHER, EvidenceRow
-from lever_pipe.report.inference.families import SWEEP
+from lever_pipe.report.inference.families import FAMILIES, SWEEP
 from lever_pipe.report.labels import label
 from lever_pipe.report.table import SUBJECTS, Row, Table, framed
 
-FIRST = (
-    *("grpo-over-betas", "on-policy-over-betas", "grpo-against-rce", "on-policy-against-rce"),
-    *("on-policy-against-offline", "grpo-betas", "on-policy-betas"),
-)
-"""Families in reading order; others follow in the order of the file."""
-FAMILIES = {
+NAMES = {
     "grpo-over-betas": "Offline GRPO, mean over KL_BETA",
     "on-policy-over-betas": "On-policy GRPO, mean over KL_BETA",
     "grpo-against-rce": "Offline GRPO against RCE",
@@ -31,6 +25,8 @@ FAMILIES = {
     "document-001": "Document 001, epoch {epoch}",
     "document-002": "Document 002, epoch {epoch}",
 }
+PRIMARY = [name for name in NAMES if name in {family.name for family in FAMILIES if family.cells == "primary"}]
+"""Families in reading order; others follow in the order of the file."""
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
@@ -75,10 +71,13 @@ def _comparisons(context: ReportContext) -> Iterator[Table]:
         if row.against and row.family and not row.family.startswith(SWEEP):
             name = row.family.removesuffix(OF_ONE_RUN).removesuffix(BY_SHOTS).removesuffix(TOGETHER)
             families.setdefault(name, []).append(row)
-    names = sorted(families, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
-    for role, chosen in groupby(names, key=lambda name: "primary" if name in FIRST else "secondary"):
-        rows = [row for name in chosen for row in _of_family(context, name, families[name])]
-        title = "Primary comparisons" if role == "primary" else "Secondary comparisons"
+    first = [name for name in PRIMARY if name in families]
+    rest = [name for name in families if name not in PRIMARY]
+    for role, title, names in (
+        ("primary", "Primary comparisons", first),
+        ("secondary", "Secondary comparisons", rest),
+    ):
+        rows = [row for name in names for row in _of_family(context, name, families[name])]
         yield Table(f"comparisons-{role}", "comparisons", title, framed(rows))
 
 
@@ -103,7 +102,7 @@ def _of_family(context: ReportContext, name: str, rows: Sequence[EvidenceRow]) -
         pairs.setdefault((row.subject, row.against), {})[row.shots] = row
     preset, _, rest = name.removeprefix("preset~").partition("/") if name.startswith("preset~") else ("", "", name)
     kind, _, epoch = rest.partition("/epoch~")
-    words = message(FAMILIES[kind], epoch=epoch)
+    words = message(NAMES[kind], epoch=epoch)
     family = message("{family}, preset {preset}", family=words, preset=code(preset)) if preset else words
     if any(TOGETHER in row.family for row in rows):
         family = message("{family}, adjusted with other presets", family=family)

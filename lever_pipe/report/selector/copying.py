@@ -63,7 +63,11 @@ def tables(context: ReportContext) -> Iterator[Table]:
     ]
     count = max(context.shots, default=0)
     title = message(
-        "Does the selector help, or just show the answer? {shots:demonstration|demonstrations}, in %", shots=count
+        (
+            "Does the selector help, or just show the answer? {n} demonstration, in %",
+            "Does the selector help, or just show the answer? {n} demonstrations, in %",
+        ),
+        n=count,
     )
     yield Table("copying", "selector", title, framed(rows), {"are_controlled": are_controlled})
 

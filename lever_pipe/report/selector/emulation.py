@@ -11,7 +11,7 @@ from lever_pipe.experiment.emulation import CONTROL, DROPOUT, EMULATED_ARMS, Emu
 from lever_pipe.report.cells import Cell, average, code, level, message
 from lever_pipe.report.context import DOCUMENT_SAMPLES, ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.reference import ACCURACY_015, BETAS
+from lever_pipe.report.selector.sides import ACCURACY_015, BETAS
 from lever_pipe.report.table import Row, Table, framed
 
 Run = tuple[float, int]

@@ -1,32 +1,24 @@
-"""Reasons for patterns in the published tables: each pattern, and its outcome with an emulated bug.
+"""Patterns in the published tables that an emulated bug may cause: one kind of check each.
 
-A verdict follows from the criterion of its line, not from visual inspection. A pattern that also occurs without the bug
-is no evidence for it. A pattern is omitted if the configuration does not produce its numbers (too few betas, epochs or
-shots).
+A verdict follows from the criterion of its check, not from visual inspection. A pattern that also occurs without the
+bug is no evidence for it. A pattern is omitted if the configuration does not produce its numbers (too few betas, epochs
+or shots).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import perm
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lever_pipe.experiment.emulation import CONTROL, DROPOUT, HEAD, POOL
-from lever_pipe.report.cells import (
-    Cell,
-    Estimate,
-    Message,
-    code,
-    derived,
-    level,
-    message,
-)
+from lever_pipe.experiment.emulation import CONTROL
+from lever_pipe.report.cells import Cell, Estimate, code, derived, level, message
+from lever_pipe.report.claims import Claim, EvaluatedClaim, Finding
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.format import number_text
-from lever_pipe.report.reference import ACCURACY_015
 from lever_pipe.report.selector.emulation import (
     DIGITS,
     OF_ANOTHER_BASE,
@@ -35,16 +27,9 @@ from lever_pipe.report.selector.emulation import (
     Rows,
     emulation_of,
 )
+from lever_pipe.report.selector.sides import ACCURACY_015
 from lever_pipe.report.table import Table, framed
-
-STATEMENTS = {
-    "identical_rows": "KL_BETA {betas} have one row of accuracies.",
-    "repeated": "Every prompt of {shots} shots shows a demonstration twice.",
-    "few_prompts": "All checkpoints together make at most {most} prompts of a query.",
-    "reused_rows": "KL_BETA {beta} differs between epochs 1 and 2 at 1 and 2 shots, not at more.",
-    "kl_without_update": "A KL between half and twice the logged one appears without a single update.",
-    "kl_falls": "KL falls from epoch to epoch.",
-}
+from lever_pipe.report.verdicts import NOT_REPRODUCED, REPRODUCED, WITHOUT_BUG
 
 
 class Appearance(NamedTuple):
@@ -55,51 +40,44 @@ class Appearance(NamedTuple):
     in_part: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """A published pattern and its outcomes in the emulation; patterns of the same `name` differ in their arm."""
-
-    name: str
-    statement: Message
-    arm: str
-    published: Cell
-    bug: Appearance
-    control: Appearance
-
-    @property
-    def verdict(self) -> str:
-        """Return the verdict on the bug; without the bug, a pattern that occurs in part counts as present."""
-        if not self.bug.holds:
-            return "not reproduced"
-        also = self.control.holds if self.control.in_part is None else self.control.in_part
-        return "also without the bug" if also else "reproduced"
+def evaluate(claim: Claim, context: ReportContext) -> EvaluatedClaim | None:
+    """Return a pattern with its verdict; without the bug, a pattern that occurs in part counts as present."""
+    study = emulation_of(context)
+    if study is None:
+        return None
+    published, bug, control = (PATTERNS[claim.kind](study, arm) for arm in (PUBLISHED, claim.bug, CONTROL))
+    if bug is None or control is None:
+        return None
+    also = control.holds if control.in_part is None else control.in_part
+    verdict = NOT_REPRODUCED if not bug.holds else WITHOUT_BUG if also else REPRODUCED
+    given = {
+        "betas": study.others,
+        "shots": list(map(str, _long(study))),
+        "most": _most(study),
+        "beta": OF_ANOTHER_BASE,
+    }
+    theirs = Finding(None, None if published is None else published.cell)
+    return EvaluatedClaim(claim, theirs, Finding(verdict, bug.cell), control.cell, given)
 
 
 def tables(context: ReportContext) -> Iterator[Table]:
     """Yield the patterns."""
-    study = emulation_of(context)
+    study, evaluated = emulation_of(context), context.claims_of("patterns")
     if study is None:
         return
-    evaluated = patterns(study)
     rows = [
         {
-            "Published pattern": pattern.statement,
-            "Published": pattern.published,
-            "Bug": code(pattern.arm),
-            "With it": pattern.bug.cell,
-            "Without": pattern.control.cell,
-            "Verdict": pattern.verdict,
+            "Published pattern": message(each.claim.quote, **each.given),
+            "Published": each.published.numbers,
+            "Bug": code(each.claim.bug),
+            "With it": each.ours.numbers,
+            "Without": each.control,
+            "Verdict": each.ours.verdict,
         }
-        for pattern in evaluated
+        for each in evaluated
     ]
     facts = {**tally(evaluated), **coincidences(study)}
     yield Table("patterns", "why", "Published patterns, and the bugs that make them", framed(rows), facts)
-
-
-def patterns(study: EmulatedStudy) -> list[Pattern]:
-    """Return every pattern that the configuration can evaluate."""
-    makers = (identical_rows, repeats, reused_rows, kl_without_update)
-    return [pattern for make in makers for pattern in make(study)]
 
 
 def coincidences(study: EmulatedStudy) -> dict[str, Any]:
@@ -110,117 +88,113 @@ def coincidences(study: EmulatedStudy) -> dict[str, Any]:
     return {"epochs": [str(epoch) for epoch in epochs], **facts}
 
 
-def tally(evaluated: Sequence[Pattern]) -> dict[str, Estimate]:
-    """Return the number of published statements that a bug reproduces; a statement counts once for all its arms."""
-    verdicts: dict[str, set[str]] = {}
-    for pattern in evaluated:
+def tally(evaluated: Sequence[EvaluatedClaim]) -> dict[str, Estimate]:
+    """Return the number of published statements that a bug reproduces; a statement counts once for all its bugs."""
+    found: dict[str, set[Cell]] = {}
+    for each in evaluated:
         # A pattern without published numbers is set aside.
-        verdicts.setdefault(pattern.name, set()).add(pattern.verdict if pattern.published is not None else "")
-    reproduced = sum("reproduced" in results for results in verdicts.values())
-    aside = sum(not results & {"reproduced", "not reproduced"} for results in verdicts.values())
-    counts = {"reproduced": reproduced, "all": len(verdicts) - aside, "aside": aside}
+        found.setdefault(each.claim.quote, set()).add("" if each.published.numbers is None else each.ours.verdict)
+    reproduced = sum(REPRODUCED in results for results in found.values())
+    aside = sum(not results & {REPRODUCED, NOT_REPRODUCED} for results in found.values())
+    counts = {"reproduced": reproduced, "all": len(found) - aside, "aside": aside}
     return {name: _counted(value, ()) for name, value in counts.items()}
 
 
-def search(name: str, arm: str, find: Callable[[str], Appearance], published: Cell, **given: Any) -> Pattern:
-    """Return a pattern tested with a bug and without any; `given` are the arguments of its statement."""
-    return Pattern(name, message(STATEMENTS[name], **given), arm, published, find(arm), find(CONTROL))
-
-
-def identical_rows(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield the pattern that the betas of one base agree in every published cell, for each bug that may cause it."""
+def _identical_rows(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """The betas of one base agree in every published cell."""
     if len(study.others) < 2:
-        return
+        return None
     candidates = [(beta, epoch) for beta in study.others for epoch in study.epochs]
-    published = {run: printed for run in candidates if (printed := study.cells(PUBLISHED, run))}
-    runs = list(published) or candidates
-
-    def find(arm: str) -> Appearance:
-        rows = [study.cells(arm, run) for run in runs]
-        return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
-
-    for arm in (HEAD, POOL):
-        yield search("identical_rows", arm, find, _distinct(list(published.values())), betas=study.others)
+    published = [run for run in candidates if study.cells(PUBLISHED, run)]
+    rows = [cells for run in published or candidates if (cells := study.cells(arm, run))]
+    return Appearance(_distinct(rows), len(set(map(_digits, rows))) == 1)
 
 
-def repeats(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield the patterns that long prompts repeat demonstrations, and that there are few prompts."""
-    items = study.emulate.pool_items
-    long = [k for k in study.context.shots if k > items]
-    most = sum(perm(items, min(k, items)) for k in study.context.shots)
-
-    def repeated(arm: str) -> Appearance:
-        rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in long]
-        mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
-        shares = [row.value for row in rows]
-        return Appearance(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
-
-    def few(arm: str) -> Appearance:
-        row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
-        return Appearance(level(row, 0), row.value <= most)
-
-    if long:
-        yield search("repeated", POOL, repeated, None, shots=[str(k) for k in long])
-    yield search("few_prompts", POOL, few, None, most=most)
+def _long(study: EmulatedStudy) -> list[int]:
+    """Return the shot counts that exceed the number of offered items."""
+    return [k for k in study.context.shots if k > study.emulate.pool_items]
 
 
-def reused_rows(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield the pattern that two epochs of one beta differ at few shots and agree at many."""
+def _repeats(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """Long prompts repeat demonstrations; nothing is published about it."""
+    if arm == PUBLISHED or not _long(study):
+        return None
+    rows = [study.evidence.get(f"emulation/{arm}", "repeated_share", shots=k) for k in _long(study)]
+    mean = derived(100 * fmean(row.value for row in rows), 1, rows, "mean, in percent")
+    shares = [row.value for row in rows]
+    return Appearance(mean and replace(mean, unit=" %"), min(shares) == 1, max(shares) > 0)
+
+
+def _most(study: EmulatedStudy) -> int:
+    """Return the largest number of prompts of a query that the offered items allow."""
+    return sum(perm(study.emulate.pool_items, min(k, study.emulate.pool_items)) for k in study.context.shots)
+
+
+def _few_prompts(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """All checkpoints together make few prompts of a query; nothing is published about it."""
+    if arm == PUBLISHED:
+        return None
+    row = study.evidence.get(f"emulation/{arm}", "prompts_a_query_max")
+    return Appearance(level(row, 0), row.value <= _most(study))
+
+
+def _reused_rows(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """Two epochs of one beta differ at few shots and agree at many."""
     spans = [[k for k in study.context.shots if (k > 2) == more] for more in (False, True)]
     beta, samples = OF_ANOTHER_BASE, study.context.samples
     if not (all(spans) and 2 in study.epochs and beta in study.emulate.kl_betas):
-        return
-
-    def outcome(pairs: Sequence[Sequence[Rows]]) -> Appearance:
-        few, many = (sum(a != b for a, b in zip(*map(_digits, pair), strict=True)) for pair in pairs)
-        rows = [[row for cells in pair for row in cells] for pair in pairs]
-        texts = [
-            message("{n} of {all}", n=_counted(n, operands), all=_counted(len(operands) // 2, operands))
-            for n, operands in zip((few, many), rows, strict=True)
-        ]
-        return Appearance(texts, few > 0 == many)
-
-    def find(arm: str) -> Appearance:
-        return outcome([[study.cells(arm, (beta, epoch), samples, k) for epoch in (1, 2)] for k in spans])
-
-    printed = [[study.cells(PUBLISHED, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
-    published = outcome(printed).cell if all(map(all, printed)) else None
-    yield search("reused_rows", POOL, find, published, beta=beta)
+        return None
+    pairs = [[study.cells(arm, (beta, epoch), samples, k, ACCURACY_015) for epoch in (1, 2)] for k in spans]
+    if not all(map(all, pairs)):
+        return None
+    texts, counts = [], []
+    for pair in pairs:
+        rows = [row for cells in pair for row in cells]
+        n = sum(a != b for a, b in zip(*map(_digits, pair), strict=True))
+        texts.append(message("{n} of {all}", n=_counted(n, rows), all=_counted(len(rows) // 2, rows)))
+        counts.append(n)
+    return Appearance(texts, counts[0] > 0 == counts[1])
 
 
-def kl_without_update(study: EmulatedStudy) -> Iterator[Pattern]:
-    """Yield the patterns that KL is logged without an update, and that it falls from epoch to epoch."""
+def _kl_without_update(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """A KL near the logged one appears without an update."""
     published = study.printed("kl", 1)
     if not published:
-        return
-    logged = [row.value for row in published]
+        return None
+    low, high = (pick(published, key=lambda row: row.value) for pick in (min, max))
+    if arm == PUBLISHED:
+        return Appearance(message("{low} to {high}", low=level(low, 5), high=level(high, 5)), True)
+    row = study.untouched(arm, "kl", 1)
+    return Appearance(level(row, 5), low.value / 2 <= row.value <= 2 * high.value)
 
-    def appears(arm: str) -> Appearance:
-        row = study.untouched(arm, "kl", 1)
-        return Appearance(level(row, 5), min(logged) / 2 <= row.value <= 2 * max(logged))
 
-    def falls(arm: str) -> Appearance:
+def _falling_kl(study: EmulatedStudy, arm: str) -> Appearance | None:
+    """KL falls from epoch to epoch; the published one is the mean over the betas that have both epochs."""
+    if not study.printed("kl", 1):
+        return None
+    if arm != PUBLISHED:
         first, later = (study.untouched(arm, "kl", epoch) for epoch in (1, 2))
         return Appearance((level(first, 5), level(later, 5)), later.value < first.value)
+    runs = [[row for epoch in (1, 2) for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
+    whole = zip(*(run for run in runs if len(run) == 2), strict=True)
+    course = (derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole)
+    return Appearance(tuple(course) or None, True)
 
-    yield search("kl_without_update", DROPOUT, appears, _extent(published))
-    yield search("kl_falls", DROPOUT, falls, _course(study, (1, 2)))
 
-
-def _course(study: EmulatedStudy, epochs: Sequence[int]) -> Cell:
-    """Return the published KL by epoch, mean over the betas that have all of these epochs."""
-    runs = [[row for epoch in epochs for row in study.printed("kl", epoch, [beta])] for beta in study.emulate.kl_betas]
-    whole = zip(*(run for run in runs if len(run) == len(epochs)), strict=True)
-    return tuple(derived(fmean(row.value for row in rows), 5, rows, "mean over KL_BETA") for rows in whole) or None
+PATTERNS: Mapping[str, Callable[[EmulatedStudy, str], Appearance | None]] = {
+    "identical rows": _identical_rows,
+    "repeats": _repeats,
+    "few prompts": _few_prompts,
+    "reused rows": _reused_rows,
+    "KL without update": _kl_without_update,
+    "falling KL": _falling_kl,
+}
+"""By the kind of a claim: the outcome of an arm, or of the published numbers. None: it cannot be judged."""
 
 
 def _digits(rows: Rows) -> tuple[str, ...]:
     """Return accuracies as printed, to compare rows."""
     return tuple(number_text(row.value, DIGITS) for row in rows)
-
-
-def _least(rows: Sequence[EvidenceRow]) -> EvidenceRow:
-    return min(rows, key=lambda row: row.value)
 
 
 def _counted(count: int, operands: Sequence[EvidenceRow]) -> Estimate:
@@ -232,10 +206,3 @@ def _distinct(rows: Sequence[Rows]) -> Cell:
     operands = [row for cells in rows for row in cells]
     counts = {"n": _counted(len(set(map(_digits, rows))), operands), "all": _counted(len(rows), operands)}
     return message("{n} distinct among {all}", **counts) if rows else None
-
-
-def _extent(rows: Rows) -> Cell:
-    if not rows:
-        return None
-    low, high = _least(rows), max(rows, key=lambda row: row.value)
-    return message("{low} to {high}", low=level(low, 5), high=level(high, 5))

@@ -11,7 +11,12 @@ from lever_pipe.experiment.agent_evaluation import AgentEvaluation
 from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
 from lever_pipe.experiment.arms import ArmSettings, OnPolicyRuns, Preset
 from lever_pipe.experiment.report import BuildReportConfig, ShownAgents, ShownStudy
-from lever_pipe.report.evidence import EvidenceRow, write_evidence
+from lever_pipe.report.catalogue import Translator, read_translation
+from lever_pipe.report.cells import EvidenceLedger
+from lever_pipe.report.contents import summaries_of
+from lever_pipe.report.context import ReportContext
+from lever_pipe.report.evidence import Evidence, EvidenceRow, read_evidence, write_evidence
+from lever_pipe.report.figures.cards import draw_cards
 from lever_pipe.stages.build_report import build_report
 
 ROOT = Path(__file__).parents[3]
@@ -112,5 +117,9 @@ def write_inputs(folder: Path, rows: Sequence[EvidenceRow]) -> dict[str, Any]:
 def build(inputs: dict[str, Any], folder: Path, displayed: BuildReportConfig) -> Path:
     """Build the report into a folder and return it."""
     outputs = {"page": folder / "report.html", "appendix": folder / "report"}
+    context = ReportContext(Evidence(read_evidence(inputs["evidence"])), displayed)
+    summaries = summaries_of(context, EvidenceLedger(context.evidence))
+    for translator in (Translator("en"), Translator("zh", read_translation(inputs["chinese"]))):
+        draw_cards(summaries, translator, inputs["figures"] / translator.language)
     build_report(**inputs, **outputs, config=displayed)
     return folder

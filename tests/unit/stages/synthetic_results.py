@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from claim_files import comparison, document_pairs, group, near_200
+from claim_files import document_pairs, group
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
@@ -29,6 +29,7 @@ from lever_pipe.base.records import (
     SubsetScore,
 )
 from lever_pipe.experiment.collected import CollectResultsConfig
+from lever_pipe.report.inference.families import near
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"
@@ -280,7 +281,7 @@ def _lineage(name: str) -> dict[str, str]:
 
 def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> list[dict[str, object]]:
     pairs = [
-        (f"document-{document}/epoch~{epoch}", (group(left, epoch), group(right, epoch)), near_200(size.samples))
+        (f"document-{document}/epoch~{epoch}", (group(left, epoch), group(right, epoch)), near(size.samples, 200))
         for document, epoch, left, right in document_pairs(size.betas, size.epochs)
     ]
     if size.rce_epochs >= 5:
@@ -291,7 +292,11 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
         for shots in [*map(str, size.shots), "mean"]:
             difference = accuracy[left, samples, shots] - accuracy[right, samples, shots]
             p = 0.01 if abs(difference) > 4 else 0.5
-            rows.append(comparison(family, (left, right), samples, shots, difference, half=1, p=p, runs=3))
+            rows.append({
+                "family": family, "left": left, "right": right, "samples": samples, "shots": shots,
+                "difference": difference, "low": difference - 1, "high": difference + 1, "test": "Student's t",
+                "p": p / 5, "p_holm": p, "detectable": 3.0, "n_runs": 3, "n_questions": samples,
+            })  # fmt: skip
     return rows
 
 

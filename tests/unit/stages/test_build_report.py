@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from dataclasses import dataclass
+from gettext import NullTranslations
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import Table, framed
 
 BOTH = ("lever", "intention")
-VOID = {"meta", "link", "img", "br", "rect", "circle", "line", "use", "path"}
+VOID = {"meta", "link", "img", "br"}
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Reader(HTMLParser):
             inside = BuiltPage(int(found["data-e"] or 0))
             self.traced.append(inside)
         is_hidden |= (
-            tag in ("style", "script", "head") or "plot" in str(found.get("class")) or "soft" in str(found.get("class"))
+            tag in ("style", "script", "head") or found.get("class") == "dots" or "plot" in str(found.get("class"))
         )
         self.open.append((tag, inside, is_hidden))
 
@@ -144,14 +145,18 @@ def test_a_missing_row_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "report.html").exists()
 
 
-class Blank(Translator):
-    """Emit everything but digits: no numbers, configured names or sentences, and only the words of a message."""
+class Empty(NullTranslations):
+    """Catalogue that empties every text."""
 
     def gettext(self, _: str) -> str:
         return ""
 
     def ngettext(self, *_: object) -> str:
         return ""
+
+
+class Blank(Translator):
+    """Emit everything but digits: no numbers, configured names or sentences, and only the words of a message."""
 
     def _write(self, cell: Cell, *, is_html: bool) -> str:
         match cell:
@@ -164,7 +169,7 @@ class Blank(Translator):
 
 
 def test_no_digit_stands_outside_evidence_names_and_catalogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lever_pipe.stages.build_report.Translator", Blank)
+    monkeypatch.setattr("lever_pipe.stages.build_report.Translator", lambda name, *_: Blank(name, Empty()))
     inputs = small.write_inputs(tmp_path, small.of_lever() + small.of_agents())
     small.build(inputs, tmp_path, small.config(*BOTH))
     for page in pages_of(tmp_path):

@@ -62,7 +62,6 @@ def test_values_are_those_of_the_rows(folder: Path) -> None:
     assert found.training("baseline", 1, "kl")[7] == pytest.approx(0.0071, rel=1e-8)  # 0.001 x 7 + 1e-4
     assert found.training("kl_only", 0, "entropy")[10] == pytest.approx(0.38, rel=1e-8)
     assert found.seeds("baseline") == (0, 1, 2)
-    assert found.common_seeds("baseline", "kl_only") == (0,)
 
 
 def test_facts_of_the_runs(folder: Path) -> None:

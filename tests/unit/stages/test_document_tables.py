@@ -7,20 +7,27 @@ import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import synthetic_results as synthetic
+from claim_files import book
 from sentences import messages
 
 from lever_pipe.experiment.arms import Preset
 from lever_pipe.experiment.collected import InputsAlone
 from lever_pipe.experiment.report import ReportedRun, ShownStudy
 from lever_pipe.report.catalogue import Translator, read_translation
-from lever_pipe.report.cells import EvidenceLedger
-from lever_pipe.report.comparability import guard, read_lineages
+from lever_pipe.report.cells import Estimate, EvidenceLedger
+from lever_pipe.report.checks import evaluate_claims
+from lever_pipe.report.comparability import guard
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, read_evidence
 from lever_pipe.report.format import number_text
+from lever_pipe.report.inference.families import REFERENCE_BETA
+from lever_pipe.report.lineage import read_lineage, read_published_lineage
+from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.documents import tables as document_tables
 from lever_pipe.report.table import SOURCE, as_csv
 from lever_pipe.stages.evidence import collect_evidence
@@ -62,8 +69,9 @@ class DocumentTables:
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})
-        lineages = read_lineages(lineage["lineage"], lineage["reference_lineage"])
-        self.context = ReportContext(self.evidence, run, lineages)
+        lineages = {**read_lineage(lineage["lineage"]), **read_published_lineage(lineage["reference_lineage"])}
+        context = ReportContext(self.evidence, run, lineages)
+        self.context = replace(context, claims=evaluate_claims(book(), context))
         found = guard(list(document_tables(self.context)), lineages, "footnote")
         ledger = EvidenceLedger(self.evidence)
         self.tables = {table.id: table.noted(ledger) for table in found}
@@ -227,3 +235,13 @@ def test_on_policy_runs_change_no_table(built: DocumentTables, tmp_path: Path) -
     """The full results contain some; their numbers would show if they were taken for the published objective."""
     without = DocumentTables(tmp_path, replace(synthetic.FULL, on_policy_betas=()))
     assert all(built.rows(name) == without.rows(name) for name in IDS)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "text"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
+)
+def test_equal_shots_tie(accuracies: tuple[float, ...], text: str) -> None:
+    side: Any = SimpleNamespace(
+        context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *location: Estimate(accuracies[location[-1] - 1], 1)
+    )
+    assert TRANSLATORS["en"].text(document_002._best_shot(side, REFERENCE_BETA, 1)) == text

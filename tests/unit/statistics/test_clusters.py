@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.report.inference.estimates import Draws, Sides, differences, means
+from lever_pipe.report.inference.blocks import Block
+from lever_pipe.report.inference.estimates import Draws, Pair, differences, intervals
 from lever_pipe.statistics.comparison import t_p_values
 from lever_pipe.statistics.crossed import by_cluster, mean_accuracy, paired_difference
 
 PAIRS = (0, 0, 1, 1, 2, 2, 3, 3)
 """Four images with two questions each."""
+
+
+def block(values: np.ndarray) -> Block:
+    """Return runs of equal seeds."""
+    runs = tuple(f"preset~p/rce/seed~{s}/epoch~1" for s in range(len(values)))
+    return Block("g", runs, ("1",) * values.shape[2], values)
 
 
 def column(*values: float) -> np.ndarray:
@@ -32,14 +39,16 @@ def test_two_alike_questions_an_image_are_one_observation_by_hand() -> None:
 
 def test_an_exchange_turns_a_whole_image_by_hand() -> None:
     # all ahead: 2 of 2^8 ways to exchange questions are as far from 0, and 2 of 2^4 ways to exchange images
-    of = [Sides(column(*[1.0] * 8), column(*[0.0] * 8), True, [("x",)])]
+    of = [Pair(block(column(*[1.0] * 8)), block(column(*[0.0] * 8)), [("x",)])]
     plain, clustered = (differences(of, Draws(0, 200, images=images))[0][0] for images in ((), PAIRS))
     assert (plain.p, clustered.p) == (2 / 2**8, 2 / 2**4)
 
 
 def test_ignoring_images_gives_too_narrow_an_interval() -> None:
     scores, images = np.repeat(generator(0, "images").random((1, 200, 1)) < 0.5, 4, axis=1).astype(float), range(200)
-    (plain,), (clustered,) = (means([scores], Draws(0, 4000, images=of), 800) for of in ((), np.repeat(images, 4)))
+    ((plain,),), ((clustered,),) = (
+        intervals([block(scores)], Draws(0, 4000, images=of)) for of in ((), np.repeat(images, 4))
+    )
     assert clustered.value == plain.value
     # four equal questions an image have 2 times the error of 800 independent ones
     assert (clustered.high - clustered.low) / (plain.high - plain.low) == pytest.approx(2, rel=0.05)
@@ -61,11 +70,11 @@ def test_the_mean_stays_whatever_the_images(images: list[int]) -> None:
 
 
 def test_where_no_image_repeats_every_bit_is_as_without_images() -> None:
-    sides = Sides(*generator(0, "bits").random((2, 3, 40, 2)), True, [("x",)] * 2)
+    pair = Pair(*map(block, generator(0, "bits").random((2, 3, 40, 2))), [("x",)] * 2)
     images = generator(0, "order").permutation(40)
     with_images, plain = (Draws(0, 300, images=of) for of in ((*images, 0, 0), ()))
-    assert differences([sides], with_images, 40) == differences([sides], plain, 40)
-    assert means([sides.left], with_images, 40) == means([sides.left], plain, 40)
+    assert differences([pair], with_images) == differences([pair], plain)
+    assert intervals([pair.left], with_images) == intervals([pair.left], plain)
 
 
 def test_a_true_null_is_rejected_as_often_as_the_level_says() -> None:

@@ -68,14 +68,6 @@ def test_few_runs_cover_where_seeds_dominate(s: int) -> None:
     assert coverage(mean_accuracy(runs), TRUTH) == pytest.approx(96, abs=TOLERANCE)
 
 
-def test_percentiles_of_few_runs_would_cover_far_less() -> None:
-    of_runs_SC = Questions(800, 0.5, "dominate").runs(3, 0.05).mean(axis=1)
-    random = generator(0, "coverage", "plain")
-    means_CR = np.stack([of_runs_SC[random.integers(3, size=3)].mean(axis=0) for _ in range(400)], axis=1)
-    low, high = np.quantile(means_CR, [0.025, 0.975], axis=1)
-    assert 100 * np.mean((low <= TRUTH) & (high >= TRUTH)) < 80  # the expanded ones reach 95
-
-
 @pytest.mark.parametrize("seeds", [2, 3, 6])
 @pytest.mark.parametrize("share", [0.3, 3.0, 30.0])
 def test_no_level_is_exceeded_whatever_seeds_do(seeds: int, share: float) -> None:

@@ -86,13 +86,6 @@ def test_one_run_is_the_standard_error_of_its_questions() -> None:
         assert beyond(found, t * found.error) == pytest.approx([stats.t.sf(t, 29)] * 2, rel=1e-9)
 
 
-def test_equal_runs_tell_no_more_than_one() -> None:
-    one = scores(1, 30, 2)
-    found, single = mean_accuracy(np.repeat(one, 4, axis=0)), mean_accuracy(one)
-    assert found.error == pytest.approx(single.error, rel=1e-12)
-    assert reach(found, 0.975) == pytest.approx(reach(single, 0.975), rel=1e-9)
-
-
 def test_runs_that_differ_by_a_constant_add_its_variance() -> None:
     values = np.repeat(scores(1, 30, 1), 3, axis=0)
     shifts = np.array([-0.3, 0.1, 0.2])

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.report.agent.document_004 import _remarks
-from lever_pipe.report.agent.runs import best_step, run_of, values_of
+from lever_pipe.report.agent.runs import run_of, values_of
 from lever_pipe.report.cells import numbers_in
 from lever_pipe.report.evidence import EvidenceRow
+from lever_pipe.report.measures import measured
+from lever_pipe.statistics.comparison import holm
 
 OURS, PUBLISHED, SEEDS = "ours", "published", (0, 1, 2)
 PRINTED = ["-0.123", "+0.142", "-0.132", "-0.035", "-0.030", "-0.222", "-0.260", "-0.027", "-0.197"]
@@ -118,13 +120,15 @@ def test_remarks_of_any_two_curves(pairs: list[tuple[int, int]]) -> None:
         {step: EvidenceRow("intention", "x", "reward", float(pair[side])) for step, pair in enumerate(pairs)}
         for side in (0, 1)
     ]
-    found = {step: ENGLISH(cell) for step, cell in _remarks(*rows)}
+    found = {step: ENGLISH(cell) for step, cell in _remarks(*rows).items()}
     assert list(found) == list(range(len(pairs)))
     for step, text in found.items():
         sign = np.sign(pairs[step][1] - pairs[step][0])
         assert text.split("; ")[0] == {1: "KL bundle ahead", -1: "no KL ahead", 0: "equal"}[int(sign)]
     for name, curve in zip(("no KL", "KL bundle"), rows, strict=True):
-        assert [step for step, text in found.items() if f"best of {name}" in text] == [best_step(values_of(curve))]
+        assert [step for step, text in found.items() if f"best of {name}" in text] == [
+            measured("best_step", values_of(curve))
+        ]
 
 
 def test_stability(default: Tabulated) -> None:
@@ -150,40 +154,31 @@ def test_no_winner_without_a_test(default: Tabulated) -> None:
         ("Middle", "KL bundle"),
         ("Late", "no KL (KL -3.6 %)"),
     ]
-    assert all(row["By the test"].startswith("not separated (") for row in published)
-    assert published[1]["By the test"] == "not separated (one evaluation apart)"
+    tests = [each.published.p for each in default.context.claims_of("004-assessment")]
+    adjusted = [f"not separated (p {p:.3f})" for p in holm([p.value for p in tests if p is not None])]
+    adjusted.insert(1, "not separated (one evaluation apart)")
+    assert [row["By the test"] for row in published] == adjusted
     assert (published[4]["no KL"], published[4]["KL bundle"]) == ("0.290", "0.142")
     assert published[3]["KL bundle"] == "1.818"  # (1.695 + 1.992 + 1.768) / 3
 
 
-def test_a_comparison_has_one_p_on_every_page(evidence: list[EvidenceRow]) -> None:
+def test_a_comparison_has_one_p_on_every_page(default: Tabulated) -> None:
     """The best reward is in the table of advice and in the assessment: one verdict, one row of the evidence."""
-    found = tabulate(evidence, Study(), is_evaluated=True)
-    cells = {
-        (name, i): [cell for cell in row.values() if any(n.is_p for n in numbers_in(cell))]
-        for name in ("advice", "004-assessment", "004-stability")
-        for i, row in enumerate(found.tables[name].rows)
-    }
-    refs: dict[str, set[str]] = {}
-    for (name, _), of in cells.items():
-        for number in (n for cell in of for n in numbers_in(cell) if n.is_p):
-            refs.setdefault(found.context.evidence.at(number.source).how, set()).add(number.source)
-            refs.setdefault(name, set()).add(number.source)
-    (best,) = (keys for how, keys in refs.items() if "val_reward best [" in how)
-    assert len(best) == 1
-    assert all(best <= refs[name] for name in ("advice", "004-assessment"))
-    assert refs["004-stability"] <= refs["004-assessment"] | refs["advice"]
-    row = found.row("004-assessment", Dimension="Best", Source=OURS, Decoding="greedy")
-    assert row["By the test"].startswith("not separated (p ")
+    sources: dict[str, set[str]] = {"advice": set(), "004-assessment": set()}
+    for name, found in sources.items():
+        cells = [cell for row in default.tables[name].rows for cell in row.values()]
+        p_values = [default.context.evidence.at(n.source) for cell in cells for n in numbers_in(cell) if n.is_p]
+        found |= {row.key for row in p_values if "val_reward best [" in row.how}
+    assert len(sources["advice"]) == 1
+    assert sources["advice"] == sources["004-assessment"]
+    by_test = default.row("004-assessment", Dimension="Best", Source=OURS, Decoding="greedy")["By the test"]
+    assert by_test.startswith("not separated (p ")
     for sentence in ("Against: it may limit", "Leave it out for the highest"):
-        advice = found.row("advice", **{"The document": sentence})
-        assert advice["Verdict"] == "not separated"
-        assert row["By the test"].partition("(")[2].strip("()") in advice["Ours"]
+        assert default.row("advice", **{"The document": sentence})["Verdict"] == "not separated"
 
 
-def test_drift_is_evaluated_by_the_arm_of_kl_alone(evidence: list[EvidenceRow]) -> None:
-    found = tabulate(evidence, Study(), is_evaluated=True)
-    row = found.row("advice", **{"The document": "For: the KL loss keeps"})
+def test_drift_is_evaluated_by_the_arm_of_kl_alone(default: Tabulated) -> None:
+    row = default.row("advice", **{"The document": "For: the KL loss keeps"})
     assert "(kl_only)" in row["Ours"]
     assert row["Ours"].endswith("one seed: no inference about runs")
     assert row["Verdict"] == "not separated"
@@ -194,7 +189,7 @@ def test_one_seed_has_no_verdict(evidence: list[EvidenceRow]) -> None:
     selected = [row for row in evidence if not any(f"seed~{seed}" in f"{row.subject}{row.against}" for seed in (1, 2))]
     single = [row._replace(runs=1) if row.runs == 3 else row for row in selected]
     study = Study(arms=arms)
-    found = tabulate(single, study, arms=arms, is_evaluated=True)
+    found = tabulate(single, study, arms=arms)
     assert {row["By the test"] for row in found.rows("004-assessment", Source=OURS)} == {""}
     verdicts = {row["Verdict"] for row in found.rows("advice")}
     assert verdicts == {"not evaluated", "not separated", "not tested", ""}

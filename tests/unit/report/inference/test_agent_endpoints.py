@@ -162,14 +162,8 @@ def test_tasks_without_a_sound_episode_are_left_out_everywhere(
     rows.loc[of_run & (rows["task_id"] == "val-004") & (rows["sample"] != "1"), ["end", "reward"]] = ["timeout", "9"]
     rows.to_csv(tmp_path / "lost.csv", index=False)
     whole, lost = (read_episodes(path) for path in (paths["episodes_table"], tmp_path / "lost.csv"))
-    assert set(lost.means) == set(whole.means)
-    for location, means in lost.means.items():
-        selected = [task != "val-003" for task in whole.means[location].tasks]
-        assert len(means.tasks) == {"val": 7, "test": 12}[location[2]]
-        assert means.n_rollouts == whole.means[location].n_rollouts
-        assert list(means.values["reward"]) == pytest.approx(
-            whole.means[location].values["reward"][selected], abs=1e-12
-        )
+    selected = whole.means[whole.means.index.get_level_values("task_id") != "val-003"]
+    pd.testing.assert_frame_equal(lost.means, selected)
     assert "1 of 8 tasks of split val lack a sound episode somewhere" in caplog.text
     rows.loc[rows["task_id"].str.startswith("test"), "end"] = "failed"
     rows.to_csv(tmp_path / "all.csv", index=False)

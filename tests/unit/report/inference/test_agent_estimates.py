@@ -8,31 +8,17 @@ from scipy import stats
 
 from lever_pipe.base import seeding
 from lever_pipe.report.evidence import STUDENT
-from lever_pipe.report.inference.arm_comparisons import paired_over_seeds
-from lever_pipe.report.inference.endpoints import (
-    mean_over_seeds,
-    means_over_tasks,
-    within_ceiling,
-)
-from lever_pipe.report.inference.estimates import Draws, Interval
+from lever_pipe.report.inference.blocks import Array, Block
+from lever_pipe.report.inference.endpoints import within_ceiling
+from lever_pipe.report.inference.estimates import Draws, Interval, intervals, over_runs, paired_over_runs
 
 DRAWS = Draws(0, 2000, over="tasks")
 
 
-def test_a_mean_over_one_seed_has_the_error_of_its_tasks() -> None:
-    values = np.arange(10.0)
-    (found,) = means_over_tasks([[values]], DRAWS, are_shares=False)
-    # sd sqrt(55 / 6) of ten values; t of 9 degrees at 97.5 % is 2.262; the bootstrap of a symmetric sample adds noise
-    half = 2.262 * math.sqrt(55 / 6 / 10)
-    assert found.value == 4.5
-    assert (found.low, found.high) == pytest.approx((4.5 - half, 4.5 + half), abs=0.25)
-
-
-def test_seeds_that_differ_widen_the_interval() -> None:
-    one = np.arange(10.0)
-    alike, apart = means_over_tasks([[one, one], [one - 5, one + 5]], DRAWS, are_shares=False)
-    assert alike.value == apart.value == 4.5
-    assert apart.high - apart.low > 3 * (alike.high - alike.low)
+def means_over_tasks(values: list[list[Array]], draws: Draws, *, are_shares: bool) -> list[Interval]:
+    """Return the mean of each list of seeds with their [N] task means."""
+    blocks = [Block("a", ("",) * len(seeds), ("e",), np.stack(seeds)[..., None]) for seeds in values]
+    return [by_cell[0] for by_cell in intervals(blocks, draws, are_shares=are_shares)]
 
 
 def test_an_interval_does_not_depend_on_its_neighbours() -> None:
@@ -61,35 +47,21 @@ def test_a_reward_stays_between_nothing_and_its_ceiling() -> None:
 
 def test_numbers_of_whole_runs() -> None:
     # mean 2, sd 1, three seeds: half width 4.303 / sqrt(3)
-    found = mean_over_seeds([1.0, 2.0, 3.0])
+    found = over_runs(np.array([1.0, 2.0, 3.0]))
     assert (found.value, found.high - 2) == pytest.approx((2.0, 4.303 / math.sqrt(3)), abs=1e-3)
-    assert math.isnan(mean_over_seeds([1.0]).low)
-    assert math.isnan(mean_over_seeds([1.0, math.nan]).value)
+    assert math.isnan(over_runs(np.array([1.0])).low)
+    assert math.isnan(over_runs(np.array([1.0, math.nan])).value)
 
 
 def test_differences_of_whole_runs() -> None:
-    found = paired_over_seeds([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
+    found = paired_over_runs(np.array([2.0, 3.0, 5.0]), np.ones(3))
     # differences 1, 2 and 4: mean 7 / 3, sd sqrt(7 / 3); detectable (4.303 + 1.061) of their error
     t, p = stats.ttest_rel([2.0, 3.0, 5.0], [1.0, 1.0, 1.0])
     assert (found.difference, found.p, found.test) == (pytest.approx(7 / 3), pytest.approx(p), STUDENT)
     assert (found.high - 7 / 3) / 4.303 == pytest.approx(7 / 3 / t, rel=1e-3)
     assert (found.left_value, found.right_value) == (pytest.approx(10 / 3), 1.0)
     assert found.detectable == pytest.approx((4.303 + 1.061) * math.sqrt(7 / 9), abs=2e-3)
-    one = paired_over_seeds([2.0], [1.0])
+    one = paired_over_runs(np.array([2.0]), np.ones(1))
     assert (one.difference, one.test) == (1.0, "")
     assert math.isnan(one.p)
-    assert paired_over_seeds([1.0] * 3, [1.0] * 3).p == 1.0
-
-
-def test_coverage_over_seeds_tasks_and_rollouts() -> None:
-    """95 % intervals of 3 seeds x 40 tasks x 4 rollouts cover the true mean in 90 to 99 of 100 repetitions."""
-    generator, held, n = seeding.generator(5, "coverage"), 0, 400
-    for _ in range(n):
-        seeds, tasks = generator.normal(0, 0.05, 3), generator.normal(0, 0.5, 40)
-        both = generator.normal(0, 0.1, (3, 40))
-        rollouts = generator.normal(0, 0.64, (3, 40, 4)).mean(axis=2)
-        block = 2.0 + seeds[:, None] + tasks + both + rollouts
-        (found,) = means_over_tasks([list(block)], Draws(0, 200, over="tasks"), are_shares=False)
-        held += found.low <= 2.0 <= found.high
-    # three standard errors of a share of 0.95 over 400 repetitions are 0.033
-    assert 0.917 <= held / n <= 0.983
+    assert paired_over_runs(np.ones(3), np.ones(3)).p == 1.0

@@ -9,13 +9,8 @@ import pytest
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
-from lever_pipe.report.inference.per_question import (
-    GroupScores,
-    mean_group,
-    on_common_seeds,
-    read_groups,
-    read_scores,
-)
+from lever_pipe.report.inference.blocks import Block, mean_block, on_common_seeds
+from lever_pipe.report.inference.per_question import read_groups, read_scores
 
 
 def write(path: Path, values: dict[tuple[int, int], float], *policies: str) -> Path:
@@ -46,9 +41,9 @@ def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path
     groups = read_groups(names, paths, questions=(4, 7), shots=(1, 3))
     assert list(groups) == ["preset~p/rce/epoch~5", "baseline/random"]
     rce = groups["preset~p/rce/epoch~5"]
-    assert (rce.runs, rce.seeds, rce.columns) == ((names[0], names[2]), ("1", "0"), ("1", "3", "mean"))
-    assert rce.accuracies.shape == (2, 2, 3)
-    assert rce.accuracies[:, 0, 2] == pytest.approx([0.0, 0.2], abs=1e-12)
+    assert (rce.runs, rce.seeds, rce.cells) == ((names[0], names[2]), ("1", "0"), ("1", "3", "mean"))
+    assert rce.values.shape == (2, 2, 3)
+    assert rce.values[:, 0, 2] == pytest.approx([0.0, 0.2], abs=1e-12)
     assert rce.is_trained
     assert not groups["baseline/random"].is_trained
     with pytest.raises(RecordError, match="expected scores of 2 questions at shots"):
@@ -59,8 +54,8 @@ def test_runs_stand_in_the_order_given_with_their_mean_over_shots(tmp_path: Path
         read_groups(["baseline/other"], paths[:1], questions=(4, 7), shots=(1, 3))
 
 
-def group(name: str, *runs: str) -> GroupScores:
-    return GroupScores(name, runs, ("mean",), np.zeros((len(runs), 2, 1)))
+def group(name: str, *runs: str) -> Block:
+    return Block(name, runs, ("mean",), np.zeros((len(runs), 2, 1)))
 
 
 def test_two_trained_groups_meet_on_the_seeds_of_both() -> None:
@@ -70,8 +65,8 @@ def test_two_trained_groups_meet_on_the_seeds_of_both() -> None:
     assert (left.seeds, right.seeds) == (("2", "1"), ("2", "1"))
     assert left.shares_seeds_with(right)
     marked = np.arange(3.0)[:, None, None] + np.zeros((3, 2, 1))  # each run by its number
-    left, right = on_common_seeds(replace(rce, accuracies=marked), replace(sampled, accuracies=marked))
-    assert (left.accuracies[:, 0, 0].tolist(), right.accuracies[:, 0, 0].tolist()) == ([0.0, 2.0], [1.0, 0.0])
+    left, right = on_common_seeds(replace(rce, values=marked), replace(sampled, values=marked))
+    assert (left.values[:, 0, 0].tolist(), right.values[:, 0, 0].tolist()) == ([0.0, 2.0], [1.0, 0.0])
     oracle = group("oracle", "baseline/oracle")
     other = group("other", "preset~p/rce/seed~9/epoch~1")
     assert [side.runs for side in on_common_seeds(rce, rce)] == [rce.runs] * 2
@@ -84,7 +79,7 @@ def test_a_mean_over_groups_pairs_by_the_seeds_of_all() -> None:
     names = [f"preset~p/grpo/base~1/beta~{beta}/epoch~2" for beta in ("0", "0.15", "all")]
     by_seed = {0: (2, 0, 1), 1: (1, 2)}
     groups = [
-        GroupScores(
+        Block(
             names[k],
             tuple(names[k].replace("/epoch", f"/seed~{s}/epoch") for s in seeds),
             ("1", "mean"),
@@ -92,14 +87,14 @@ def test_a_mean_over_groups_pairs_by_the_seeds_of_all() -> None:
         )
         for k, seeds in by_seed.items()
     ]
-    found = mean_group(names[2], groups)
+    found = mean_block(names[2], groups)
     assert found is not None
-    assert (found.name, found.seeds, found.columns) == (names[2], ("2", "1"), ("1", "mean"))
+    assert (found.name, found.seeds, found.cells) == (names[2], ("2", "1"), ("1", "mean"))
     assert found.runs[0] == "preset~p/grpo/base~1/beta~all/seed~2/epoch~2"
-    assert found.accuracies[:, 0, 0].tolist() == [7.0, 6.0]  # (2 + 12) / 2 and (1 + 11) / 2
-    assert mean_group(names[2], [groups[0], groups[1].of_seeds([])]) is None
-    assert groups[0].at(("mean",)).columns == ("mean",)
-    assert groups[0].at(()).accuracies.shape == (3, 2, 2)
+    assert found.values[:, 0, 0].tolist() == [7.0, 6.0]  # (2 + 12) / 2 and (1 + 11) / 2
+    assert mean_block(names[2], [groups[0], groups[1].of_seeds([])]) is None
+    assert groups[0].at(("mean",)).cells == ("mean",)
+    assert groups[0].at(()).values.shape == (3, 2, 2)
 
 
 def test_runs_pair_by_seed_or_as_the_same_draws() -> None:
@@ -112,4 +107,4 @@ def test_runs_pair_by_seed_or_as_the_same_draws() -> None:
     assert not rce.shares_seeds_with(draws)
     assert draws.shares_seeds_with(draws)
     assert not one.shares_seeds_with(draws)
-    assert rce.over(slice(1)).accuracies.shape == (2, 1, 1)
+    assert rce.over(slice(1)).values.shape == (2, 1, 1)

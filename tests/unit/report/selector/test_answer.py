@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -19,7 +18,6 @@ from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import Estimate
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow
-from lever_pipe.report.selector import document_002
 from lever_pipe.report.selector.answer import answers, tables
 from lever_pipe.report.summaries import Summary
 
@@ -119,16 +117,6 @@ def test_equal_values_tie(levels: tuple[float, ...], text: str) -> None:
         for row in small.of_lever(sampled=False)
     ]
     assert text in texts(rows)[0]
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "text"), [((50.0, 50.0, 49.0), "shot 1 and 2 (50.0)"), ((49.0, 50.0, 49.0), "shot 2 (50.0)")]
-)
-def test_equal_shots_tie(accuracies: tuple[float, ...], text: str) -> None:
-    side: Any = SimpleNamespace(
-        context=SimpleNamespace(shots=(1, 2, 3)), accuracy=lambda *location: Estimate(accuracies[location[-1] - 1], 1)
-    )
-    assert TRANSLATOR.text(document_002._best_shot(side, document_002.REFERENCE, 1)) == text
 
 
 def test_one_seed_is_told() -> None:

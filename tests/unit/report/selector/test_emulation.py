@@ -7,16 +7,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import sentences
+from claim_files import book
 from emulated_study import study_of
 
 from lever_pipe.experiment.emulation import Emulate
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import EvidenceLedger, message
+from lever_pipe.report.claims import EvaluatedClaim, Finding
 from lever_pipe.report.selector import emulation
-from lever_pipe.report.selector.patterns import Appearance, Pattern, coincidences, patterns, tables, tally
+from lever_pipe.report.selector.emulation import EmulatedStudy
+from lever_pipe.report.selector.patterns import coincidences, tables, tally
+from lever_pipe.report.verdicts import NOT_REPRODUCED, REPRODUCED, WITHOUT_BUG
 
 ENGLISH = Translator("en")
-NOT_REPRODUCED = {"reused-rows"}
 
 
 class EmulationReport(NamedTuple):
@@ -30,32 +33,30 @@ class EmulationReport(NamedTuple):
     verdict: str
 
 
-def report_of(pattern: Pattern) -> EmulationReport:
-    texts = (pattern.bug.cell, pattern.control.cell, pattern.verdict)
-    first = (ENGLISH.text(pattern.statement), ENGLISH.text(pattern.published), pattern.arm)
-    return EmulationReport(*first, *map(ENGLISH.text, texts))
+def report_of(found: EvaluatedClaim) -> EmulationReport:
+    statement, (published, ours) = message(found.claim.quote, **found.given), (found.published, found.ours)
+    texts = map(ENGLISH.text, (found.control, ours.verdict))
+    first = (ENGLISH.text(statement), ENGLISH.text(published.numbers), found.claim.bug, ENGLISH.text(ours.numbers))
+    return EmulationReport(*first, *texts)
 
 
 def evaluated(emulate: Emulate = Emulate(), **changed: Any) -> dict[str, EmulationReport]:
-    return _evaluated(emulate, **changed) if changed or emulate != Emulate() else unchanged()
+    """Return each pattern by its kind, with the bug if several are tried."""
+    if not changed and emulate == Emulate():
+        return unchanged()
+    return _evaluated(study_of(emulate, **changed))
 
 
 @cache
 def unchanged() -> dict[str, EmulationReport]:
-    return _evaluated(Emulate())
+    return _evaluated(study_of())
 
 
-def _evaluated(emulate: Emulate, **changed: Any) -> dict[str, EmulationReport]:
-    found = patterns(study_of(emulate, **changed))
-    named = {name_of(pattern): report_of(pattern) for pattern in found}
-    assert len(named) == len(found)
-    return named
-
-
-def name_of(pattern: Pattern) -> str:
-    """Return the name of a pattern, with the bug if several are tried."""
-    name = pattern.name.replace("_", "-")
-    return f"{name}-{pattern.arm}" if name == "identical-rows" else name
+def _evaluated(study: EmulatedStudy) -> dict[str, EmulationReport]:
+    found = study.context.claims_of("patterns")
+    kinds = [each.claim.kind for each in found]
+    names = [f"{of.claim.kind}, {of.claim.bug}" if kinds.count(of.claim.kind) > 1 else of.claim.kind for of in found]
+    return dict(zip(names, map(report_of, found), strict=True))
 
 
 def named(found: dict[str, EmulationReport], verdict: str) -> set[str]:
@@ -64,47 +65,54 @@ def named(found: dict[str, EmulationReport], verdict: str) -> set[str]:
 
 def test_a_study_that_shows_the_patterns_reproduces_all_but_the_reused_rows() -> None:
     found = evaluated()
-    assert named(found, "not reproduced") == NOT_REPRODUCED
+    assert named(found, "not reproduced") == {"reused rows"}
     assert len(found) == 7
     assert len(named(found, "reproduced")) == 7 - 1
 
 
+@pytest.mark.parametrize("logged", [0.041, 0.169])
+def test_a_kl_between_half_and_twice_the_published_one_is_like_it(logged: float) -> None:
+    assert evaluated(kl={"dropout": (logged, 0.03)})["KL without update"].verdict == REPRODUCED
+
+
+FALLS, RISES = (0.09, 0.08), (0.08, 0.09)
+
+
 @pytest.mark.parametrize(
-    ("holds", "holds_without", "verdict"),
+    ("with_bug", "without", "verdict"),
     [
-        (True, False, "reproduced"),
-        (True, True, "also without the bug"),
-        (False, False, "not reproduced"),
-        (False, True, "not reproduced"),
+        (FALLS, RISES, REPRODUCED),
+        (FALLS, FALLS, WITHOUT_BUG),
+        (RISES, RISES, NOT_REPRODUCED),
+        (RISES, FALLS, NOT_REPRODUCED),
     ],
 )
 def test_a_pattern_that_holds_without_the_bug_is_no_evidence_of_it(
-    holds: bool, holds_without: bool, verdict: str
+    with_bug: tuple[float, ...], without: tuple[float, ...], verdict: str
 ) -> None:
-    pattern = Pattern(message("a"), message("b"), "head", 1, Appearance(1, holds), Appearance(1, holds_without))
-    assert ENGLISH.text(pattern.verdict) == verdict
+    assert evaluated(kl={"dropout": with_bug, "none": without})["falling KL"].verdict == verdict
 
 
 def test_the_published_numbers_are_looked_up() -> None:
     """Worked out by hand from the rows of the reference."""
     published = {name: pattern.published for name, pattern in evaluated().items()}
-    assert published["identical-rows-head"] == "1 distinct among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
+    assert published["identical rows, head"] == "1 distinct among 6"  # 0.12 and 0.18 twice, 0.145 and 0.155 once
     # 100: 63.2/64.2 and 65.8/63.8; 200: equal; 400: 53.0/54.1, 51.0/51.6; 800: 49.75/49.62, 47.8/48.33
-    assert published["reused-rows"] == "6 of 8 and 0 of 8"
-    assert published["kl-without-update"] == "0.08082 to 0.08471"
-    assert published["kl-falls"] == "0.08213; 0.07177"  # four betas have both epochs
-    assert published["repeated"] == published["few-prompts"] == ""
+    assert published["reused rows"] == "6 of 8 and 0 of 8"
+    assert published["KL without update"] == "0.08082 to 0.08471"
+    assert published["falling KL"] == "0.08213; 0.07177"  # four betas have both epochs
+    assert published["repeats"] == published["few prompts"] == ""
 
 
 def test_our_numbers_are_those_of_the_arm_and_of_the_control() -> None:
     found = evaluated()
     displayed = {name: (p.arm, p.with_bug, p.without) for name, p in found.items()}
-    assert displayed["identical-rows-head"] == ("head", "1 distinct among 6", "6 distinct among 6")
-    assert displayed["repeated"] == ("pool", "100.0 %", "0.0 %")
-    assert displayed["few-prompts"] == ("pool", "8", "20")
-    assert displayed["reused-rows"] == ("pool", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
-    assert displayed["kl-without-update"] == ("dropout", "0.09000", "0.00000")
-    assert displayed["kl-falls"] == ("dropout", "0.09000; 0.08000", "0.00000; 0.00000")
+    assert displayed["identical rows, head"] == ("head", "1 distinct among 6", "6 distinct among 6")
+    assert displayed["repeats"] == ("pool", "100.0 %", "0.0 %")
+    assert displayed["few prompts"] == ("pool", "8", "20")
+    assert displayed["reused rows"] == ("pool", "0 of 8 and 0 of 8", "8 of 8 and 8 of 8")
+    assert displayed["KL without update"] == ("dropout", "0.09000", "0.00000")
+    assert displayed["falling KL"] == ("dropout", "0.09000; 0.08000", "0.00000; 0.00000")
 
 
 def in_arm(
@@ -131,18 +139,18 @@ def same_control(arm: str, beta: float, epoch: int, n: int, k: int, accuracy: fl
 @pytest.mark.parametrize(
     ("pattern", "changed"),
     [
-        ("identical-rows-head", {"change": in_arm("head", 0.01)}),
-        ("identical-rows-pool", {"change": in_arm("pool", 0.01)}),
-        ("identical-rows-head", {"change": same_control}),
-        ("repeated", {"repeated": {"pool": 0.99}}),
-        ("repeated", {"repeated": {"none": 0.01}}),
-        ("few-prompts", {"prompts": {"pool": 9}}),
-        ("few-prompts", {"prompts": {"none": 8}}),
-        ("kl-without-update", {"kl": {"dropout": (0.0404, 0.03)}}),  # less than half of 0.08082
-        ("kl-without-update", {"kl": {"dropout": (0.1695, 0.1)}}),  # more than twice 0.08471
-        ("kl-without-update", {"kl": {"none": (0.081, 0)}}),
-        ("kl-falls", {"kl": {"dropout": (0.09, 0.09)}}),
-        ("kl-falls", {"kl": {"none": (0.02, 0.01)}}),
+        ("identical rows, head", {"change": in_arm("head", 0.01)}),
+        ("identical rows, pool", {"change": in_arm("pool", 0.01)}),
+        ("identical rows, head", {"change": same_control}),
+        ("repeats", {"repeated": {"pool": 0.99}}),
+        ("repeats", {"repeated": {"none": 0.01}}),
+        ("few prompts", {"prompts": {"pool": 9}}),
+        ("few prompts", {"prompts": {"none": 8}}),
+        ("KL without update", {"kl": {"dropout": (0.0404, 0.03)}}),  # less than half of 0.08082
+        ("KL without update", {"kl": {"dropout": (0.1695, 0.1)}}),  # more than twice 0.08471
+        ("KL without update", {"kl": {"none": (0.081, 0)}}),
+        ("falling KL", {"kl": {"dropout": (0.09, 0.09)}}),
+        ("falling KL", {"kl": {"none": (0.02, 0.01)}}),
     ],
 )
 def test_a_verdict_turns_with_its_number(pattern: str, changed: dict[str, Any]) -> None:
@@ -162,7 +170,7 @@ def test_a_verdict_turns_with_its_number(pattern: str, changed: dict[str, Any]) 
 )
 def test_rows_are_evaluated_in_the_published_cells_only(arm: str, unpublished: dict[str, Any]) -> None:
     changed = evaluated(change=in_arm(arm, 1.0, **unpublished))
-    assert changed[f"identical-rows-{arm}"] == evaluated()[f"identical-rows-{arm}"]
+    assert changed[f"identical rows, {arm}"] == evaluated()[f"identical rows, {arm}"]
 
 
 def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
@@ -170,12 +178,12 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
         return 50.0 + k if (arm, epoch, n) == ("none", 2, 200) else accuracy
 
     assert coincidences(study_of())["epochs"] == []
-    found = evaluated(change=one_row)["identical-rows-head"]
+    found = evaluated(change=one_row)["identical rows, head"]
     assert found.without == "5 distinct among 6"  # 0.12 and 0.18 share one after epoch 2
     assert found.verdict == "reproduced"
     (table,) = tables(study_of(change=one_row).context)
     assert "Without any bug, at epoch 2 and 200 samples, all 5 KL_BETA have one row too" in sentences.messages(table)
-    everywhere = evaluated(change=same_control)["identical-rows-head"]
+    everywhere = evaluated(change=same_control)["identical rows, head"]
     assert everywhere.verdict == "also without the bug"
     assert coincidences(study_of(change=same_control))["epochs"] == ["1", "2", "3"]
 
@@ -183,29 +191,31 @@ def test_the_control_tells_where_training_alone_makes_rows_coincide() -> None:
 def test_rows_would_be_reused_if_two_epochs_agreed_at_many_shots_only() -> None:
     change = in_arm("pool", beta=0.15, epoch=2, shots=(1, 2))
     found = evaluated(change=change)
-    assert found["reused-rows"].verdict == "reproduced"
-    assert found["reused-rows"].with_bug == "8 of 8 and 0 of 8"
+    assert found["reused rows"].verdict == "reproduced"
+    assert found["reused rows"].with_bug == "8 of 8 and 0 of 8"
 
 
 def test_a_smaller_configuration_has_fewer_rows_and_no_wrong_one() -> None:
     found = evaluated(Emulate(kl_betas=(0.12, 0.15), grpo_epochs=1), shots=(1, 2), samples=(20, 40))
-    gone = {"identical-rows-head", "identical-rows-pool", "repeated", "reused-rows"}
+    gone = {"identical rows, head", "identical rows, pool", "repeats", "reused rows"}
     assert set(evaluated()) - set(found) == gone
-    few = found["few-prompts"]
+    few = found["few prompts"]
     assert few.statement == "All checkpoints together make at most 4 prompts of a query."  # two at 1 and at 2 shots
     without_015 = evaluated(Emulate(kl_betas=(0.12, 0.2, 0.3)))
-    assert without_015["kl-without-update"].published == "0.08082 to 0.08082"
-    assert "reused-rows" not in without_015
+    assert without_015["KL without update"].published == "0.08082 to 0.08082"
+    assert "reused rows" not in without_015
 
 
-def test_a_statement_counts_once_whatever_arms_are_tried() -> None:
-    def row(statement: str, published: int | None, holds: bool, without: bool = False) -> Pattern:
-        return Pattern(
-            message(statement), message("c"), "head", published, Appearance(None, holds), Appearance(None, without)
+def test_a_statement_counts_once_whatever_bugs_are_tried() -> None:
+    (claim,) = (claim for claim in book() if claim.id == "001-kl-falls")
+
+    def row(quote: str, published: int | None, verdict: str) -> EvaluatedClaim:
+        return EvaluatedClaim(
+            claim.model_copy(update={"quote": quote}), Finding(None, published), Finding(verdict, None)
         )
 
-    rows = [row("A", 1, True), row("A", 1, False), row("A", 1, True, True)]
-    rows += [row("B", None, True), row("C", 1, True, True), row("C", 1, True, True), row("D", 1, False)]
+    rows = [row("A", 1, REPRODUCED), row("A", 1, NOT_REPRODUCED), row("A", 1, WITHOUT_BUG)]
+    rows += [row("B", None, REPRODUCED), *[row("C", 1, WITHOUT_BUG)] * 2, row("D", 1, NOT_REPRODUCED)]
     counts = {name: of.value for name, of in tally(rows).items()}
     assert counts == {"reproduced": 1, "all": 2, "aside": 2}  # of A and D; B is not published, C is true without a bug
     # of 6 statements 2 without a published number are set aside, reused rows are missed
