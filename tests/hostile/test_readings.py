@@ -115,8 +115,8 @@ def splits_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, 
     folder = tmp_path_factory.mktemp("parquet")
     detail = {"description": "size", "importance": 2, "inquiry": "which size?", "options": ["s", "m"]}
     for split in ("train", "val", "test"):
-        task = {"category": "shop", "task": "buy", "missing_details": [detail]}
-        tasks = [{"id": name, **task} for name in (split, f"{split} 2")]
+        task = {"category": "shop", "missing_details": [detail]}
+        tasks = [{"id": name, "task": name, **task} for name in (split, f"{split} 2")]
         (folder / f"{split}.json").write_text(json.dumps(tasks))
     duckdb.sql(
         "SELECT 'interact_intention' AS data_source, {'id': name, 'style': 'x'} AS reward_model "
