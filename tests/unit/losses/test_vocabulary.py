@@ -164,12 +164,6 @@ def test_entropy_is_bounded_and_probabilities_add_up(row: list[float], shift: fl
     assert vocabulary.token_entropies(logits + shift)[0, 0].item() == pytest.approx(entropy, abs=1e-3)  # 250 in float32
 
 
-def test_no_positions_give_an_empty_result() -> None:
-    logits = torch.zeros(2, 0, 5, requires_grad=True)
-    assert vocabulary.token_log_probs(logits, torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)
-    assert vocabulary.token_entropies(logits).shape == (2, 0)
-
-
 def test_shapes_are_checked() -> None:
     logits, targets = random_rows("shapes")
     with pytest.raises(ShapeError, match=r"targets_BT must be \[B T\]"):
