@@ -54,26 +54,6 @@ def test_a_pool_holds_an_exact_demonstration_only_with_type_and_answer() -> None
     assert not holds_exact_demonstration(query, [])
 
 
-def test_the_best_by_annotations_are_where_the_oracle_begins() -> None:
-    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
-    candidates = [
-        example(1, answer="bird", question_type="animal"),  # wrong, same type
-        example(2, answer="cat", question_type="colour"),  # right, other type
-        example(3, answer="dog", question_type="animal"),  # partly right: .6
-        example(4, answer="cat", question_type="animal"),  # right, same type
-        example(5, answer="cat", question_type="animal"),  # right, same type
-    ]
-
-    def best(*positions: int) -> list[bool]:
-        return best_by_annotations(query, [candidates[position] for position in positions]).tolist()
-
-    assert best(0, 1, 2, 3, 4) == [False, False, False, True, True]
-    assert best(0, 1, 2) == [False, True, False]  # the answer counts more than the type
-    assert best(2, 0) == [True, False]  # the best there is, though partly right
-    assert best(0) == [False]  # no answer earns: nothing is best
-    assert best(1, 1) == [True, True]
-
-
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy")), min_size=1, max_size=8), st.integers(0, 9))
 def test_the_oracle_ranks_the_best_first(kinds: list[tuple[str, str]], seed: int) -> None:
     query = example(0, answers=("a",) * 5 + ("b",) * 3 + ("c",) * 2, question_type="x")
@@ -102,12 +82,6 @@ def test_mmr_by_hand() -> None:
     # of the first would be the smaller one
     alike = np.array([[1, 0, 0.9, 0.5], [0, 1, 0, 0.5], [0.9, 0, 1, 0], [0.5, 0.5, 0, 1]])
     assert rank_by_mmr(np.array([0.9, 0.8, 0.5, 0.5]), alike, 4) == [0, 1, 3, 2]
-
-
-@given(st.integers(0, 99), st.integers(1, 7))
-def test_mmr_without_redundancy_is_similarity(seed: int, size: int) -> None:
-    relevance, alike = sampled(seed)
-    assert rank_by_mmr(relevance, alike, size, weight=1.0) == np.argsort(-relevance, kind="stable")[:size].tolist()
 
 
 def test_dpp_by_hand() -> None:
@@ -154,14 +128,6 @@ def test_bm25_is_its_formula(questions: list[list[str]]) -> None:
 
     found = bm25_over([" ".join(of) for of in questions])(" ".join(query))
     np.testing.assert_allclose(found, [formula(of) for of in questions], rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("questions", [["?"], ["", "", "", ""], ["…", "what is it"], ["what is it", ""]])
-@pytest.mark.parametrize("query", ["?", "", "诺贝尔奖得主", "what"])  # empty corpora: bm25s 60 and 67
-def test_bm25_scores_texts_without_words(questions: list[str], query: str) -> None:
-    scores = bm25_over(questions)(query)
-    assert scores.shape == (len(questions),)
-    assert ((scores > 0) == np.array([query == "what" and "what" in question for question in questions])).all()
 
 
 @pytest.mark.parametrize(

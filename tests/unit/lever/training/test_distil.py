@@ -91,20 +91,3 @@ def test_it_learns_what_the_oracle_would_choose(head: str) -> None:
     assert values[-1]["agreement"] == 1.0
     # Two candidates are equal: ln 2 is the floor, and ln 8 the loss of a uniform policy.
     assert math.log(2) - 1e-6 < values[-1]["loss"] < (math.log(2) + math.log(8)) / 2
-
-
-def test_dropout_is_on_while_it_learns() -> None:
-    module = selector(width=16, dropout=0.5)
-    targets = oracle_targets(examples(), groups_of_kinds(16, N_EXAMPLES))
-    losses = set()
-    for seed in range(2):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            losses.add(
-                float(
-                    distil_step(
-                        module, table_of_kinds(N_EXAMPLES), groups_of_kinds(16, N_EXAMPLES), targets_BK=targets
-                    ).loss.detach()
-                )
-            )
-    assert len(losses) == 2
