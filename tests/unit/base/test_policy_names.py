@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.policy_names import EMULATION, TRAINED, PolicyName, beta_text, group_of
+from lever_pipe.base.policy_names import EMULATION, TRAINED, PolicyName, group_of
 from lever_pipe.base.records import PolicyRef
 
 counts = st.integers(0, 10**6)
@@ -108,13 +108,6 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         PolicyName.parse(text)
 
 
-@pytest.mark.parametrize(
-    "path", ["results/lever/answers/preset~p/seed~0/x.jsonl", "emulation/scores.csv", "preset~p/groups.run.json", ""]
-)
-def test_a_path_of_no_policy(path: str) -> None:
-    assert PolicyName.in_path(path) is None
-
-
 def test_the_fields_of_a_row_are_those_of_the_name() -> None:
     assert PolicyRef.of("preset~p/on_policy/base~5/beta~0.1/seed~0/epoch~1").model_dump() == {
         "name": "preset~p/on_policy/base~5/beta~0.1/seed~0/epoch~1", "stage": "grpo", "mode": "on_policy",
@@ -125,7 +118,3 @@ def test_the_fields_of_a_row_are_those_of_the_name() -> None:
     }  # fmt: skip
     emulated = PolicyRef.of("emulation/none/base~2/seed~0/untouched~1", preset="p")
     assert (emulated.stage, emulated.mode, emulated.preset, emulated.epoch) == ("grpo", "", "p", 1)
-
-
-def test_the_published_betas_read_as_written() -> None:
-    assert [beta_text(beta) for beta in (0.0, 0.145, 1.0, 1e-5, 0.1234567)] == ["0", "0.145", "1", "1e-05", "0.1234567"]

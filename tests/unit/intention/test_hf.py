@@ -63,13 +63,6 @@ def test_the_dialogue_reads_as_the_template_writes_it() -> None:
     assert ours == whole
 
 
-def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
-    expected = "\n<|im_start|>user\n<tool_response>\nIn May.{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-    assert text_of(CODEC.feedback("In May.", 0.4)) == expected.format("\nReward: 0.4")
-    assert text_of(CODEC.feedback("In May.", 1.0)) == expected.format("\nReward: 1")
-    assert text_of(CODEC.feedback("In May.", None)) == expected.format("")
-
-
 @pytest.mark.parametrize(
     ("text", "turn"),
     [
@@ -127,11 +120,6 @@ def test_no_text_can_pose_as_a_turn_or_a_call(word: str) -> None:
     assert CODEC.feedback(hostile, 0.7).count(token) == CODEC.feedback("yes", 0.7).count(token)
     task = task_of(3, task=hostile, category=hostile)
     assert CODEC.prompt(task).count(token) == CODEC.prompt(task_of(3)).count(token)
-
-
-def test_a_prompt_is_the_same_on_any_day(tmp_path: Path) -> None:
-    save_tokenizer(tmp_path, "{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + TEMPLATE)
-    assert text_of(hf.load(tmp_path).prompt(task_of(3, 2))).startswith("26 Jul 2024, 00:00:00.000000<")
 
 
 def test_a_saved_codec_writes_the_same_tokens(tmp_path: Path) -> None:

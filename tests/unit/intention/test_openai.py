@@ -116,14 +116,6 @@ def test_a_thought_before_the_reply_is_stripped_where_the_connection_says_so() -
         assert user.judge(TASK, "q", (), (0, 1)).indices == (1,)
 
 
-def test_a_user_without_a_temperature_is_sent_none() -> None:
-    with serve(completion(REPLY)) as double:
-        connection = Connection(base_url=double.url, token_limit_field="max_completion_tokens")
-        config = Simulator(endpoint=Endpoint(temperature=None))
-        assert load_simulator(config, AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
-    assert double.requests[0].keys() == {"model", "messages", "max_completion_tokens", "path"}
-
-
 def busy(status: int = 429, **headers: str) -> Act:
     return send(b"{}", status=status, **headers)
 
@@ -185,15 +177,6 @@ def test_a_request_that_starves_next_to_others_takes_no_patience_from_them() -> 
         assert not user.reply(TASK, "q", (), ()).ok
         assert user.reply(TASK, "q", (), ()).ok
     assert naps == [40.0, 0.5]
-
-
-def test_a_pause_beyond_all_patience_is_not_begun() -> None:
-    naps: list[float] = []
-    with serve(always=busy(**{"Retry-After": "198300"})) as double:
-        user = user_of(double.url, naps)
-        assert not user.reply(TASK, "q", (), ()).ok
-    assert (naps, len(double.requests)) == ([], 1)
-    assert "Retry-After: 198300 s" in user.counts.last_error
 
 
 def test_a_silent_server_is_given_up_in_time() -> None:
@@ -270,10 +253,3 @@ def test_an_address_that_is_none_is_refused_wherever_it_stands(url: str) -> None
     with pytest.raises(ServerError, match=r"\$OPENAI_BASE_URL: expected a server's address") as caught:
         find_access(Connection(), {"OPENAI_BASE_URL": url})
     assert "secret" not in str(caught.value)
-
-
-def test_the_wait_between_attempts_has_a_ceiling() -> None:
-    naps: list[float] = []
-    with serve(always=send(b"", status=500)) as double:
-        user_of(double.url, naps, backoff_seconds=20, retries=5).judge(TASK, "q", (), (0,))
-    assert naps == [20, 40, 60, 60, 60]

@@ -186,23 +186,6 @@ def test_an_evaluation_has_a_row_for_each_decoding_and_the_greedy_dialogues(tmp_
     assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        (message_of(["a"], in_text=True), "Let me see."),
-        (message_of(["a"], in_text=True) | {"reasoning_content": "Hm"}, "<think>Hm</think>Let me see."),
-        (message_of(["a"]) | message_of(["b"], in_text=True), message_of(["b"], in_text=True)["content"]),
-        (message_of(BROKEN), json.dumps(message_of(BROKEN)["tool_calls"], sort_keys=True)),
-        ({"content": "<tool_call>{"}, "<tool_call>{"),
-    ],
-)  # fmt: skip
-def test_a_transcript_says_a_call_once_and_all_that_was_not_read(message: dict[str, Any], text: str) -> None:
-    with serve(always=send(body(message))) as double:
-        player = player_at(double, Environment(max_turns=1, execute_last_turn=True))
-        (episode,) = player.play(REQUESTS[:1]).episodes
-    assert player.utterance(episode, 0)[0] == text
-
-
 def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> None:
     """Each of the agent's sixteen places would ask it by itself."""
     lock, now, most = Lock(), [0], [0]

@@ -11,7 +11,6 @@ import pytest
 import torch
 from engine_bench import ATOL, Library, results
 
-from lever_pipe.lvlms import _waves
 from lever_pipe.lvlms._requests import TokenPrompt, TokenRequest, segment_layout
 from lever_pipe.lvlms.qwen2_5_vl import load
 
@@ -104,12 +103,6 @@ def test_a_repetition_penalty_stays_with_its_prompt_where_others_end(bench) -> N
     assert max(lengths[:4]) <= 2 < max(lengths[4:])
 
 
-def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
-    prompts = bench.prompts()[:5]
-    for prompt, result in zip(prompts, bench.answered(generating(prompts)), strict=True):
-        assert result.token_log_probs == pytest.approx(bench.library.scores(prompt, result.tokens), abs=ATOL)
-
-
 @pytest.mark.parametrize("index", range(11))
 def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -> None:
     prompt, model = bench.prompts()[index], bench.parts.model
@@ -161,13 +154,6 @@ def test_each_beginning_is_computed_once_over_all_chunks(bench, kv_tokens: int) 
         == distinct_lengths(bench, distinct)
     )
     assert engine.counters["tokens_prefilled"] < 0.7 * engine.counters["prompt_tokens"]  # there is something to share
-
-
-def test_one_token_needs_no_decoding_pass(bench) -> None:
-    a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
-    engine = bench.engine(wave_tokens=100_000, tokens=1)
-    results(engine, [TokenRequest(a, (bench.answers()[2],)), TokenRequest(b), TokenRequest(a)])
-    assert engine.counters["forwards"] == 4  # system, first, second demonstration, query
 
 
 @pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
@@ -249,19 +235,6 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
     # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
     for quantile in (0.5, 0.99):
         assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile)
-
-
-@pytest.mark.parametrize("lines", [1, 2, 7])
-def test_log_probabilities_in_blocks_are_the_same(
-    bench, reference, monkeypatch: pytest.MonkeyPatch, lines: int
-) -> None:
-    monkeypatch.setattr(_waves, "VALUES_PER_BLOCK", lines * bench.parts.model.lm_head.weight.shape[0])
-    passes, plain = list[int](), _waves._logits
-    monkeypatch.setattr(_waves, "_logits", lambda of, hidden: passes.append(len(hidden)) or plain(of, hidden))
-    found = bench.answered([TokenRequest(p, bench.answers(), False) for p in bench.prompts()], wave_tokens=100_000)
-    assert largest_gap(found, reference, generated=False) < ATOL
-    assert max(passes) == lines
-    assert sum(passes) == sum(1 + sum(len(a) - 1 for a in bench.answers()) for _ in set(bench.prompts()))
 
 
 def test_a_small_store_encodes_for_one_part_of_the_plan_at_a_time(bench) -> None:

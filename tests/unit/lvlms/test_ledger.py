@@ -16,7 +16,6 @@ from ledger_lines import line, sealed, written
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.lvlms.asking.ledger import (
-    LOG_PROB_TOLERANCE,
     ROWS_PER_CHUNK,
     Ledger,
     read_files,
@@ -69,14 +68,6 @@ def test_disagreements_are_counted_and_the_first_file_wins(tmp_path: Path) -> No
     ledger = Ledger(tmp_path)
     assert ledger.disagreements == 2  # the text and one score
     assert ledger.get(KEY) == {"text": "red", "scores": {"1": [-1.0]}}
-
-
-@pytest.mark.parametrize(("gap", "count"), [(0.5, 0), (2.0, 1)])
-def test_batch_noise_is_no_disagreement(gap: float, count: int) -> None:
-    ledger = Ledger(None)
-    ledger.put(KEY, {"scores": {"1": [-1.0]}})
-    ledger.put(KEY, {"scores": {"1": [-1.0 - gap * LOG_PROB_TOLERANCE]}})
-    assert ledger.disagreements == count
 
 
 @given(cut=st.integers(min_value=0, max_value=400))

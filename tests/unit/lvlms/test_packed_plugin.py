@@ -85,15 +85,6 @@ def test_identical_prompts_are_answered_once(load, requests) -> None:
     assert set(engine.counters) == set(COUNTERS)
 
 
-def test_every_image_is_encoded_once(load, requests) -> None:
-    engine = load()
-    engine.run(requests[:3])
-    engine.run(requests)
-    displayed = [digest for request in requests for digest in request.prompt.images]
-    assert engine.counters["images_encoded"] == engine.counters["images_distinct"] == len(set(displayed))
-    assert engine.counters["images_shown"] == len(displayed) + sum(len(r.prompt.images) for r in requests[:3])
-
-
 def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
     prompt = requests[0].prompt
     first = load(tmp_path)
@@ -117,15 +108,6 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
     assert {plain.key(p) for p in prompts}.isdisjoint(other.key(p) for p in prompts)
     # The size of a batch moves last bits only; sharing across it is what removes that noise.
     assert [plain.key(p) for p in prompts] == [batched.key(p) for p in prompts]
-
-
-def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
-    engine = load()
-    displayed = ((1, 0), (1, 5), (6, 0))  # equal except for one image
-    requests = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in displayed]
-    prompts = [request.prompt for request in engine.tokenize(requests)]
-    assert len({prompt.text for prompt in prompts}) == 1
-    assert len({engine.key(prompt) for prompt in prompts}) == 3
 
 
 def test_the_key_depends_on_weights_and_image_processor(load, requests, folder: Path, tmp_path: Path) -> None:

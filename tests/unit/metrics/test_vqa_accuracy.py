@@ -60,11 +60,6 @@ def test_normalisation_cases(text: str, expected: str) -> None:
     assert normalise_answer(text) == expected
 
 
-def test_at_most_32_full_stops_go() -> None:
-    assert normalise_answer("." * 32 + "x") == "x"
-    assert normalise_answer("." * 35 + "x") == "...x"
-
-
 @pytest.mark.parametrize(("matches", "expected"), [(0, 0.0), (1, 0.3), (2, 0.6), (3, 0.9), (4, 1.0), (10, 1.0)])
 def test_levels_of_ten_references(matches: int, expected: float) -> None:
     # 2 of 10: eight leave-one-outs see 2 matches (2/3), two see one (1/3): (16/3 + 2/3)/10 = .6
@@ -159,10 +154,6 @@ def oracle_accuracy(prediction: str, answers: list[str]) -> float:
         others = answers[:left_out] + answers[left_out + 1 :]
         total += min(1.0, sum(other == prediction for other in others) / 3)
     return total / len(answers)
-
-
-def test_a_single_reference_is_met_or_missed() -> None:
-    assert [vqa_accuracy(text, ["The dog"]) for text in ("dog", "Dog!", "dogs")] == [1.0, 1.0, 0.0]
 
 
 pieces = st.sampled_from(

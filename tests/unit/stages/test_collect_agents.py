@@ -65,23 +65,6 @@ def test_values_are_those_of_the_rows(folder: Path) -> None:
     assert found.common_seeds("baseline", "kl_only") == (0,)
 
 
-def test_facts_of_the_runs(folder: Path) -> None:
-    fact = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv").fact("baseline", 2)
-    assert (fact.engine, fact.planned_steps, fact.executed_steps, fact.reason) == ("native", 10, 10, "finished")
-    assert (fact.n_parameters, fact.device) == (227_808, "cpu")
-    # 1.52 s a step, 0.1 s more at steps 5 and 10; the manifest's 70 s may be those of a resumed half
-    assert fact.seconds == pytest.approx(15.4, rel=1e-8)
-
-
-def test_rewards_of_episodes_are_sums_over_turns(folder: Path) -> None:
-    episodes = pd.read_csv(folder / "tables" / "episodes_table.csv")
-    rows = storage.read_rows(folder / "arm~kl_only" / "seed~0" / "test" / "episodes.jsonl", EpisodeRow)
-    own = episodes[(episodes["arm"] == "kl_only") & (episodes["split"] == "test")]
-    assert list(own["reward"]) == pytest.approx([math.fsum(row.rewards) for row in rows], rel=1e-8)
-    assert list(own["turns"]) == [len(row.rewards) for row in rows]
-    assert set(own["checkpoint"]) == {"last", "best"}
-
-
 def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     """Of the first task no sampled episode is sound at step 5, of the second three of four."""
     files, location = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"

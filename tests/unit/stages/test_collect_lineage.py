@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lineage_manifests import answers, distil, grpo, manifest, on_policy, rce, reward, scores, selection, sft
+from lineage_manifests import answers, distil, grpo, manifest, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Manifest
@@ -46,12 +46,6 @@ def run(folder: Path, given: dict[str, list[Manifest]], **config: Any) -> dict[s
 
 def changed(rows: Sequence[Manifest], position: int, **update: Any) -> list[Manifest]:
     return [row.model_copy(update=update) if i == position else row for i, row in enumerate(rows)]
-
-
-def test_supervised_learning_has_no_field_of_the_rewarded_data(tmp_path: Path) -> None:
-    found = run(tmp_path, manifests() | {"training": [sft(), rce()]})
-    assert not {"reward", "rl_data", "reward.hard"} & found["preset~p/sft/epoch~2"].keys()
-    assert {"reward", "rl_data", "reward.hard"} <= found["preset~p/rce/epoch~5"].keys()
 
 
 def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
@@ -129,17 +123,6 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
     assert (sampled["rl_data"], sampled["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
     assert sampled["scorer.lvlm"] == found[GROUP]["lvlm"]
     assert found[GROUP]["method"] == "grpo"  # of the same beta, but a separate group
-
-
-def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
-    run(tmp_path, manifests())
-    before = (tmp_path / "lineage.csv").read_bytes()
-    given = manifests()
-    given["training"] = [row.model_copy(update={"seconds": 9.0, "commit": "1" * 40}) for row in given["training"]]
-    given["training"].sort(key=lambda row: -row.config["seed"])
-    elsewhere = tmp_path / "elsewhere"
-    run(elsewhere, given)
-    assert (elsewhere / "lineage.csv").read_bytes() == before
 
 
 def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:

@@ -153,8 +153,3 @@ def test_an_adaptive_beta_goes_on_where_the_epoch_before_left_it(tmp_path: Path,
     chain, _ = begun(tmp_path, "grpo, adaptive beta" if adaptive else "grpo")
     betas = [chain.epoch("grpo", number).values["kl_beta"] for number in (1, 2, 3)]
     assert (betas[0] != 0.15 and betas[0] != betas[1]) if adaptive else betas == [0.15] * 3
-
-
-def test_no_identity_holds_the_number_of_epochs() -> None:
-    """So that an extended run keeps its past epochs."""
-    assert not [name for _, model in OBJECTIVES.values() for name in model.model_fields if "epochs" in name]

@@ -18,7 +18,6 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Proposal, QueryBeams
 from lever_pipe.experiment.rl_data_config import Beams
 from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
-from lever_pipe.lever.training.groups import load_groups
 from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
@@ -102,15 +101,6 @@ def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:
     (reply,) = model.run([LvlmRequest(prompt, others)])
     assert len(others) > 2
     assert sum(math.exp(of[0]) for of in reply.token_log_probs) <= 1 + 1e-5  # of distinct first tokens, no ends
-
-
-def test_groups_hold_the_same_beams(search: Search) -> None:
-    groups = load_groups(search.folder / "first.safetensors")
-    assert groups.queries.tolist() == [row.query_id for row in search.rows]
-    for i, row in enumerate(search.rows):
-        ids = groups.pools[i][groups.selections[i]].tolist()
-        assert ids == [list(beam.demonstrations) for beam in row.beams]
-        assert groups.rewards[i].tolist() == pytest.approx([beam.probability for beam in row.beams])
 
 
 def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:

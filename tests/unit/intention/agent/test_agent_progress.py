@@ -132,15 +132,6 @@ def test_what_a_killed_process_left_goes_when_the_run_goes_on(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
 
 
-def test_the_latest_checkpoint_is_that_of_the_highest_step(
-    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "state/step-2").rename(tmp_path / "state/step-10")
-    (tmp_path / "state/step-9").mkdir()  # without any files, so the restart does not miss it
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
-
-
 def killed_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a removal take the first file that it finds, and then the process die."""
 

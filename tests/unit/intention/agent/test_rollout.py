@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 from agent_doubles import CODEC, TASKS, ChattyPolicy, chatty, log_probs_of, player_of, rule_user, scripted
 
 from lever_pipe.base.chat import RequestCounts
@@ -208,14 +207,6 @@ def test_no_token_is_read_twice() -> None:
     assert counts.decode_tokens == n_sampled - n_turns
 
 
-def test_episodes_stand_in_the_order_of_their_requests() -> None:
-    tasks, script = uneven()
-    rollouts = roll(scripted(script, tasks), requests_of(tasks, n_samples=2), batch=3)
-    assert [(e.task.id, e.index, e.sample) for e in rollouts.episodes] == [
-        (task.id, i, sample) for i, task in enumerate(tasks) for sample in range(2)
-    ]
-
-
 # --- a real network
 
 
@@ -236,17 +227,6 @@ def test_behaviour_log_probs_are_those_of_a_plain_forward_pass(policy: ChattyPol
         assert episode.log_probs == pytest.approx(log_probs_of(policy, episode, temperature), abs=1e-4)
 
 
-def test_greedy_says_what_a_plain_forward_pass_finds_likeliest(policy: ChattyPolicy) -> None:
-    rollouts = roll(policy, requests_of(TASKS[:12]), greedy=True)
-    assert max(len(episode.rewards) for episode in rollouts.episodes) > 1
-    for episode in rollouts.episodes:
-        with torch.no_grad():
-            best = policy(input_ids=torch.tensor([episode.tokens])).logits[0].argmax(-1).tolist()
-        positions = [i for i, mine in enumerate(episode.is_agent) if mine]
-        assert [episode.tokens[i] for i in positions] == [best[i - 1] for i in positions]
-        assert episode.log_probs == pytest.approx(log_probs_of(policy, episode), abs=1e-4)
-
-
 def contents(episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[Any, ...]]:
     return {(e.index, e.sample): (e.tokens, e.is_agent, e.turn, e.rewards, e.end, e.coverage) for e in episodes}
 
@@ -255,9 +235,3 @@ def contents(episodes: Sequence[Episode]) -> dict[tuple[int, int], tuple[Any, ..
 def test_an_episode_does_not_depend_on_its_company(policy: ChattyPolicy, dialogues: Rollouts, batch: int) -> None:
     requests = requests_of(TASKS[:8], n_samples=4)
     assert contents(roll(policy, requests[::-1], batch=batch).episodes) == contents(dialogues.episodes)
-
-
-def test_another_stream_gives_another_episode(policy: ChattyPolicy, dialogues: Rollouts) -> None:
-    other = contents(roll(policy, requests_of(TASKS[:8], n_samples=4, seed=1)).episodes)
-    same = [key for key, value in contents(dialogues.episodes).items() if other[key] == value]
-    assert len(same) < 4

@@ -115,17 +115,6 @@ def test_validations_of_current_verl_are_read(tmp_path: Path, key: str, mode: st
     assert any(key in note for note in found.notes) == ("/acc/" in key)
 
 
-def test_a_reward_is_read_before_an_accuracy(tmp_path: Path) -> None:
-    values = {"val-core/SOURCE/acc/mean@1": 0.5, "val-aux/SOURCE/reward/mean@1": 1.8}
-    assert converted(tmp_path, console([(1, values)])).evaluations[0].values == {"reward": 1.8}
-
-
-def test_an_unknown_validation_is_named(tmp_path: Path) -> None:
-    text = console([(1, {"val/test_score/SOURCE": 0.5, "val-core/SOURCE/acc/best@4/mean": 0.5})])
-    with pytest.raises(RecordError, match="found val-core/SOURCE/acc/best@4/mean, val/test_score/SOURCE in 1 steps"):
-        converted(tmp_path, text)
-
-
 def test_more_steps_than_planned_are_another_run(tmp_path: Path) -> None:
     text = console([(6, {REWARD: 1.8}), (7, {REWARD: 1.8})])
     with pytest.raises(RecordError, match=r"console.log:2: expected at most 6 steps; found step 7"):

@@ -51,9 +51,3 @@ def test_a_missing_gradient_elsewhere_is_still_refused() -> None:
     updates = Updates(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), max_gradient_norm=1.0)
     with pytest.raises(RuntimeError, match="no gradient"):
         updates.take(Step(module.input_proj.weight.sum(), {}), len(groups()))
-
-
-# A world in which demonstrations complement each other: a question needs two keys out of four, and its pool has three
-# candidates of each of them and one of each of the others. All candidates of a key look the same.
-
-COPIES, KEYS = 3, 4
