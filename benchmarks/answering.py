@@ -18,7 +18,7 @@ from benchmarks.modes import HF, MODES, PACKED, PLAIN, VLLM
 from benchmarks.subjects import ROOT, random_subject, world_subject
 from benchmarks.workloads import evaluation, rl_data
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 
 
 def main(words: Sequence[str] | None = None) -> int:

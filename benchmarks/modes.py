@@ -15,8 +15,7 @@ from torch import Tensor
 
 from benchmarks.subjects import Subject
 from lever_pipe.base import plugins
-from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, Runtime, VllmSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm
 from lever_pipe.lvlms.asking.prompts import Prompt
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest

@@ -122,8 +122,8 @@ def rehearse(run: Rehearsal, okvqa: Path | None, cores: str) -> str:
 def full_size(okvqa: Path | None) -> None:
     """Print the time of two 2-shot prompts at the published size in bfloat16, and of one with `generate`."""
     from lever_pipe.base.records import Example, ExampleId
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, PromptSettings
-    from lever_pipe.experiment.stage_configs import Runtime
+    from lever_pipe.experiment.job_runtime import Runtime
+    from lever_pipe.experiment.lvlm import AnswerSettings, PromptSettings
     from lever_pipe.lvlms.asking.answering import open_lvlm
     from lever_pipe.lvlms.asking.prompts import Wording
     from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest

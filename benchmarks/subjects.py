@@ -13,13 +13,12 @@ import yaml
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import ambient_stream, generator
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
-from lever_pipe.experiment.stage_configs import AnswerPromptsConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.lvlm import AnswerPromptsConfig, AnswerSettings, Decode, PromptSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.lvlms.qwen2_5_vl import Qwen, load
-from lever_pipe.runtime import plan
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.world import generate_world
 from lever_pipe.world.architectures import CHAT_TEMPLATE
@@ -127,7 +126,7 @@ def random_subject(folder: Path, scale: int = 1) -> Subject:
 def world_subject(folder: Path) -> Subject:
     """Return the embedded world's model with examples of the default experiment, written to `folder`."""
     experiment = parse_experiment(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
-    config = plan.stage_config(experiment, "answer_prompts", {})
+    config = config_of(experiment, "answer_prompts", {})
     assert isinstance(config, AnswerPromptsConfig)
     train, queries, paths = _world_examples(experiment, folder)
     rng = generator(0, "benchmark", "world", "examples")
@@ -154,11 +153,11 @@ def _world_examples(experiment: Experiment, folder: Path) -> tuple[list[Example]
     for split, name in (("train", "train"), ("eval", "val")):
         raw = {kind: folder / f"{split}_{kind}" for kind in ("questions", "annotations", "images")}
         listing, examples = folder / f"{split}.sha256", folder / f"{split}.jsonl"
-        world = plan.stage_config(experiment, "generate_world", {"split": name})
+        world = config_of(experiment, "generate_world", {"split": name})
         generate_world(**raw, image_listing=listing, config=world)  # type: ignore[arg-type]
         prepare_examples(
             **raw, image_listing=listing, train_examples=(), examples=examples, summary=folder / f"{split}.summary",
-            config=plan.stage_config(experiment, "prepare_examples", {"split": split}),  # type: ignore[arg-type]
+            config=config_of(experiment, "prepare_examples", {"split": split}),  # type: ignore[arg-type]
         )  # fmt: skip
         rows.append(read_examples(examples))
         paths |= {e.image_digest: raw["images"] / e.image for e in rows[-1]}

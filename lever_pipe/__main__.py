@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import lever_pipe
 from lever_pipe.base import contents, plugins, process_environment, storage
+from lever_pipe.base.artefacts import Call
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError, SnapshotError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.provenance import code_of, stages
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import manifests
-from lever_pipe.experiment.lvlm_config import LvlmExecution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, Runtime
 from lever_pipe.experiment.stage_files import declared
 from lever_pipe.runtime import gpu_slots, ownership, snapshot
 
@@ -132,7 +132,7 @@ def run_stage(options: argparse.Namespace) -> object:
     frozen = snapshot.load()
     if frozen is not None and frozen.package != snapshot.package_digest():
         # The package changed, maybe only a comment or another stage: only the code of this stage counts.
-        from lever_pipe.runtime.plan import plugins_of
+        from lever_pipe.experiment.identities import plugins_of
 
         code = code_of(options.stage, plugins_of(call.config))
         snapshot.require_code(options.stage, planned=call.runtime.code, found=code)
@@ -170,12 +170,12 @@ def _keep(frozen: snapshot.Snapshot, spec: str, manifest: Path) -> None:
 
 def is_complete(options: argparse.Namespace) -> bool:
     """Return whether the files of a call exist already, with the same stage, config, code and inputs."""
-    from lever_pipe.runtime.rerun import decision
+    from lever_pipe.runtime.reruns import check
 
     call, stage = call_of(options), options.stage
-    identity = {"config": call.config.model_dump(mode="json"), "code": call.runtime.code or code_of(stage)}
-    read, outputs = manifests.files_of_manifest(call.function, call.files)
-    return decision.is_complete(call.manifest, read | outputs, stage=stage, **identity)
+    config, code = call.config.model_dump(mode="json"), call.runtime.code or code_of(stage)
+    made = Call(stage, config, code, *manifests.files_of_manifest(call.function, call.files), call.manifest)
+    return check.is_complete(made, by_versions=False)
 
 
 def call_of(options: argparse.Namespace) -> StageCall:

@@ -1,7 +1,7 @@
 """`executor: lever-slurm`: snakemake-executor-plugin-slurm that skips finished jobs and tolerates a busy SLURM.
 
 It has the settings of that plugin, named `lever-slurm-status-command` and so on, and `lever-slurm-submission-timeout`.
-`lever_pipe.runtime.rerun.skipping`, `lever_pipe.runtime.slurm.watchdog` and `lever_pipe.runtime.slurm.submission`
+`lever_pipe.runtime.reruns.skip`, `lever_pipe.runtime.slurm.watchdog` and `lever_pipe.runtime.slurm.submission`
 document the additions; they are imported when jobs run, as in `snakemake_executor_plugin_local`.
 """
 
@@ -44,9 +44,9 @@ class Executor(slurm.Executor):  # type: ignore[misc] # of a library without typ
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Submit the jobs without finished results."""
-        from lever_pipe.runtime.rerun import skipping
+        from lever_pipe.runtime.reruns import skip
 
-        if left := skipping.report_completed(self, jobs):
+        if left := skip.report_completed(self, jobs):
             super().run_jobs(left)
 
     @cached_property

@@ -4,7 +4,7 @@ Snakemake registers plugins before its own executors and keeps the first of a na
 `local` wherever the package is installed, in every profile and for the local rules of cluster runs.
 
 A job whose artifact exists, or is in the store, at the time of its start is not run (see
-`lever_pipe.runtime.rerun.skipping`). Commands that are not plain calls of `lever_pipe`, and other workflows, run as
+`lever_pipe.runtime.reruns.skip`). Commands that are not plain calls of `lever_pipe`, and other workflows, run as
 usual.
 
 Snakemake imports each plugin at its start, before it reads a configuration file: no code of this project can run
@@ -82,9 +82,9 @@ class Executor(local.Executor):  # type: ignore[misc] # of a library without typ
 
     def run_jobs(self, jobs: list[Any]) -> None:
         """Run the jobs without finished results."""
-        from lever_pipe.runtime.rerun import skipping
+        from lever_pipe.runtime.reruns import skip
 
-        super().run_jobs(skipping.report_completed(self, jobs))
+        super().run_jobs(skip.report_completed(self, jobs))
 
     def run_single_job(self, job: Any) -> Future[None]:
         """Start a job as a fork; other commands, containers, and jobs before the server runs start as in Snakemake."""

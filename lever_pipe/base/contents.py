@@ -34,6 +34,8 @@ MEMORY = Path(".snakemake/lever_pipe/digests.json")
 """File that remembers the digests of a working directory's files."""
 FORMAT = 1
 """Version of the memory file and of the definition of a digest; remembered digests of other versions are invalid."""
+UNREADABLE = ""
+"""Used instead of a digest: the file exists but is incomplete or unreadable."""
 REMEDY = "Delete the file: the next run makes it again."
 
 
@@ -118,6 +120,15 @@ class Digests:
             CheckpointError: a safetensors file is incomplete.
         """
         return _of_listing(path, self._of_file) if path.is_dir() else self._of_file(path)
+
+    def find(self, path: Path) -> str | None:
+        """Return the digest of a file's or folder's content: None if it is missing, `UNREADABLE` if incomplete."""
+        try:
+            return self.of(path)
+        except FileNotFoundError:
+            return None
+        except (CheckpointError, OSError):
+            return UNREADABLE
 
     def save(self) -> None:
         """Write the digests to the memory file; if that fails, files are read again next time."""

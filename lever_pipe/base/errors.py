@@ -6,12 +6,24 @@ Every message has three parts: the expected state, the state found, and the reme
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Self
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk and of a full quota."""
 
 DISPLAY_LIMIT = 200  # characters of a foreign text in a message
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as `1 job` or `1,200 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first(names: Sequence[str], most: int = 3) -> str:
+    """Return the first few names and the number of further ones."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def shortened(text: str) -> str:

@@ -21,6 +21,8 @@ LogProb = Annotated[float, Field(le=1e-6)]
 Split = Literal["train", "eval"]
 AnswerText = Literal["stemmed", "raw"]
 """Text of an annotator: the field `answer` or `raw_answer`."""
+KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
+"""Form of KL(policy || reference) on samples of the policy: a loss with a gradient, or a part of the reward."""
 Normalisation = Literal["when_they_disagree", "always", "punctuation_only"]
 """References that VQA accuracy normalizes; see `metrics.vqa_accuracy`."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from string import Formatter
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -113,15 +113,34 @@ FilePath = Annotated[str, AfterValidator(_path)]
 """Path of a file or folder."""
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+KlBeta = Annotated[float, Field(ge=0, le=1000, description="Betas are penalties; drop the sign.")]
+Epoch = Annotated[int, Field(ge=1, le=400, description="Epochs count from 1.")]
+ArmName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
+Names = tuple[str, ...]
+Counts = tuple[int, ...]
 
 
 class Section(BaseModel):
     """A frozen section of the configuration that refuses unknown keys and broken rules."""
 
+    PLUGINS: ClassVar[tuple[str, ...]] = ()
+    """Modules that a stage's configuration selects by name, as `lever.samplers.{pools.sampler}`; part of its code."""
+
     # Attribute docstrings become descriptions in the JSON schema.
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, strict=False, allow_inf_nan=False
     )
+
+    @classmethod
+    def of(cls, section: Section, **values: Any) -> Self:
+        """Return this section with its fields from another section, except those in `values`."""
+        shared = {name: getattr(section, name) for name in cls.model_fields if hasattr(section, name)}
+        return cls(**shared | values)
+
+    def at_defaults(self, *unread: str) -> Self:
+        """Set settings that a stage does not read to their defaults, so that editing them does not rerun the stage."""
+        plain = type(self)()
+        return self.model_copy(update={name: getattr(plain, name) for name in unread})
 
     def problems(self) -> list[Problem]:
         """Return the problems of this section by its own rules; nested sections check theirs."""

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors
-from lever_pipe.base.errors import ConfigError
+from lever_pipe.base.errors import ConfigError, first
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.commands.convert_tool import load_restricted, no_tensors, refuse
 from lever_pipe.experiment import configuration
-from lever_pipe.experiment.config import Preset, Selector
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import architecture_of, build_selector, save_selector
-from lever_pipe.runtime.rerun.why_names import first
 from lever_pipe.runtime.snakemake_adapter import configured
 
 SELECTOR, RECORD = "selector.safetensors", "import.json"

@@ -17,10 +17,9 @@ from pathlib import Path
 from tabulate import tabulate
 
 from lever_pipe.base import storage
+from lever_pipe.base.artefacts import flat, manifests_below
 from lever_pipe.base.records import Manifest
 from lever_pipe.report.evidence import MEAN, read_evidence
-from lever_pipe.runtime.rerun.artefacts import manifests_below
-from lever_pipe.runtime.rerun.why_names import flat
 
 ABSENT = "absent"
 KINDS = ("config", "code", "version", "commit", "device", "input")

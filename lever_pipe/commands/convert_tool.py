@@ -21,9 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lever_pipe.base import atomic, storage
-from lever_pipe.base.errors import CheckpointError, ConfigError, shortened
+from lever_pipe.base.errors import CheckpointError, ConfigError, first, shortened
 from lever_pipe.base.model_folders import INDEX, readable, require_loaded
-from lever_pipe.runtime.rerun.why_names import first
 
 STEM = "pytorch_model"
 BIN_INDEX = f"{STEM}.bin.index.json"

@@ -23,12 +23,12 @@ from typing import Any
 from tabulate import tabulate
 
 from lever_pipe.base import contents
+from lever_pipe.base.artefacts import manifests_below, read_artefact
 from lever_pipe.runtime import lvlm_work
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level
-from lever_pipe.runtime.rerun import skipping
-from lever_pipe.runtime.rerun.artefacts import manifests_below, read_artefact
-from lever_pipe.runtime.rerun.explain import Explained, explain
+from lever_pipe.runtime.reruns import skip
+from lever_pipe.runtime.reruns.why import Explained, explain
 from lever_pipe.runtime.sizing import gpus_of
 from lever_pipe.runtime.snakemake_adapter import PlannedJob, experiment_of, planned_jobs
 
@@ -152,7 +152,7 @@ def _forecast_rule(rule: str, explained: Sequence[Explained], records: Records) 
         hours=None if median is None else sum((_taken(job, median) for job in computed), Hours()),
         at_most=sum((_taken(job, 60 * job.resources["runtime"]) for job in computed), Hours()) if is_bounded else None,
         skipped=len(jobs) - len(computed),
-        stored=sum(job.skipped == skipping.STORED for job in jobs),
+        stored=sum(job.skipped == skip.STORED for job in jobs),
     )
 
 

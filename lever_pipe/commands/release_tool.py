@@ -20,6 +20,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 import lever_pipe
 from lever_pipe.base import atomic, contents, storage
+from lever_pipe.base.artefacts import flat
 from lever_pipe.base.errors import CheckpointError, ConfigError, RecordError, UnknownNameError
 from lever_pipe.base.policy_names import AGENT, PolicyName, group_of
 from lever_pipe.base.provenance import canonical_json
@@ -32,7 +33,6 @@ from lever_pipe.intention import released as agents
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.lever import released as selectors
 from lever_pipe.report.evidence import EvidenceRow, read_evidence
-from lever_pipe.runtime.rerun.why_names import flat
 from lever_pipe.runtime.snakemake_adapter import configured
 
 MODEL_CARD, TEMPLATE = "README.md", Path(__file__).with_name("release.md.j2")

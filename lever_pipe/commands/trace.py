@@ -22,27 +22,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lever_pipe.base import contents, storage
+from lever_pipe.base.artefacts import MANIFEST, STUDIES, Artefact, absolute, flat, label, manifests_below, read_artefact
 from lever_pipe.base.contents import Digests
-from lever_pipe.base.errors import RecordError, UnknownNameError
+from lever_pipe.base.errors import RecordError, UnknownNameError, first
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
 from lever_pipe.experiment import configuration
+from lever_pipe.experiment.plans import grid
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.report.evidence import DERIVED, EvidenceRow, adjusted_in, read_evidence
-from lever_pipe.runtime import grid_plan
-from lever_pipe.runtime.rerun import own_images
-from lever_pipe.runtime.rerun.artefacts import (
-    MANIFEST,
-    Artefact,
-    Maker,
-    absolute,
-    makers_of,
-    manifests_below,
-    read_artefact,
-)
-from lever_pipe.runtime.rerun.decision import check
-from lever_pipe.runtime.rerun.why_names import STUDIES, first, flat, label
+from lever_pipe.runtime.reruns import own_images
+from lever_pipe.runtime.reruns.manifest import state_of
 from lever_pipe.runtime.snakemake_adapter import configured
 
 REPORT, EVIDENCE, INDEX = "report", "evidence.csv", "index.json"
@@ -130,7 +121,7 @@ def main(words: Sequence[str]) -> int:
 def _other_images(step: TracedJob, experiment: Experiment) -> dict[str, str]:
     """Return the images of a user that differ from those in the examples of a step: path -> state."""
     location = str(step.artefact.manifest.relative_to(experiment.results))
-    data = grid_plan.at(experiment, {"data": location}).data
+    data = grid.at(experiment, {"data": location}).data
     if data.source == "world":
         return {}
     with suppress(RecordError, LookupError):  # the examples are missing or damaged, or of another version
@@ -223,11 +214,26 @@ def _is_of(path: str, names: frozenset[str]) -> bool:
     return not names.isdisjoint((str(run), group, re.sub("/beta~[^/]+", "/beta~all", group)))
 
 
+class Maker(NamedTuple):
+    """The artifact that contains a file as output, and the output's name."""
+
+    artefact: Artefact
+    origin: Manifest
+    output: str
+
+
 class _Way:
     """Collects the artifacts that led to a value, with their relevant outputs and the inputs that these depend on."""
 
     def __init__(self, artefacts: Iterable[Artefact]) -> None:
-        self._makers = makers_of(artefacts)
+        # Outputs include the manifests themselves.
+        self._makers = {
+            absolute(path): Maker(artefact, artefact.origin, name)
+            for artefact in artefacts
+            if artefact.origin is not None
+            for name, path in artefact.paths.items()
+            if name in artefact.origin.outputs or name == MANIFEST
+        }
         self._steps: dict[str, TracedJob] = {}
         self._followed: set[tuple[str, str, frozenset[str]]] = set()
 
@@ -287,7 +293,7 @@ class _Way:
         )[::-1]
         for manifest, step in self._steps.items():
             step.makers = {name: order.index(maker) for name, maker in sources[manifest].items()}
-            now = check(step.artefact, digests)
+            now = state_of(step.artefact, digests)
             states = dict.fromkeys((*now.changed, *now.damaged, *now.replaced), OTHER)
             states |= dict.fromkeys(now.missing, MISSING)
             step.states = {name: states.get(name, UNCHANGED) for name in (*step.outputs, *step.inputs)}

@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lever_pipe.base import contents
+from lever_pipe.base.artefacts import STUDIES, Artefact, absolute, label, manifests_below, read_artefact
 from lever_pipe.base.errors import ConfigError, UnknownNameError
 from lever_pipe.base.records import Manifest
 from lever_pipe.base.sections import did_you_mean
-from lever_pipe.runtime.rerun.artefacts import Artefact, absolute, manifests_below, read_artefact
-from lever_pipe.runtime.rerun.decision import check
-from lever_pipe.runtime.rerun.explain import ONLY_IF, RUNS, Explained, explain, walk
-from lever_pipe.runtime.rerun.why_names import DISPLAY_LIMIT, STUDIES, label
+from lever_pipe.runtime.reruns.manifest import state_of
+from lever_pipe.runtime.reruns.why import ONLY_IF, RUNS, Explained, explain, walk
 from lever_pipe.runtime.snakemake_adapter import experiment_of, planned_jobs
+
+MOST_NAMES = 3
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,8 +47,8 @@ def main(words: Sequence[str]) -> int:
 
 def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[int], list[tuple[Artefact, Manifest]]]:
     """Return all planned jobs with reasons, the indices of those that make the target, and its unaffected artifacts."""
-    results, jobs, digests = Path(experiment_of(words)[0].results), planned_jobs(words), contents.remembered()
-    artefacts = [check(read_artefact(manifest), digests) for manifest in manifests_below(results)]
+    results, jobs = Path(experiment_of(words)[0].results), planned_jobs(words)
+    artefacts = [read_artefact(manifest) for manifest in manifests_below(results)]
     sound = [(artefact, artefact.origin) for artefact in artefacts if artefact.origin is not None]
     targets = _indices_of([(job.rule, job.outputs) for job in jobs], target, results)
     indices = _indices_of(
@@ -60,7 +61,7 @@ def reasons(target: str, words: Sequence[str]) -> tuple[list[Explained], list[in
             found=f"'{target}'",
             do=did_you_mean(target, {job.rule for job in jobs} | {origin.stage for _, origin in sound}, do),
         )
-    explained = explain(jobs, results=results, digests=digests)
+    explained = explain(jobs, results=results, digests=contents.remembered())
     planned = {absolute(explained[index].manifest) for index in targets if explained[index].manifest}
     rest = [sound[index] for index in indices if absolute(sound[index][0].manifest) not in planned]
     return explained, targets, rest
@@ -89,16 +90,17 @@ def sentences(explained: Sequence[Explained], targets: Sequence[int]) -> list[st
     causes: dict[tuple[object, ...], list[int]] = {}
     for index, distance in walk(explained, targets):
         entry = explained[index]
-        for cause in dict.fromkeys(entry.causes):  # an artifact may read a file under two names
-            causes.setdefault((RUNS, cause.text), []).append(index)
-        if not entry.causes:  # the target and its direct inputs get separate sentences
+        for reason in dict.fromkeys(entry.reasons):  # an artifact may read a file under two names
+            causes.setdefault((RUNS, reason.text), []).append(index)
+        if not entry.reasons:  # the target and its direct inputs get separate sentences
             causes.setdefault((entry.status, min(distance, 2), entry.job.rule), []).append(index)
     return [_sentence(explained, indices, str(key[0]), str(key[1])) for key, indices in causes.items()]
 
 
 def origin_text(artefact: Artefact, origin: Manifest) -> str:
     """Return the origin of an artifact that need not run."""
-    astray = [*artefact.damaged, *artefact.replaced, *(name for name in artefact.missing if name in origin.outputs)]
+    state = state_of(artefact, contents.remembered())
+    astray = [*state.damaged, *state.replaced, *(name for name in state.missing if name in origin.outputs)]
     reason = f"nothing that would run needs {', '.join(astray)} anew" if astray else "everything is as it was made"
     run = f"commit {origin.commit[:12]}, {origin.device}, {origin.seconds} s"
     lines = [
@@ -125,7 +127,7 @@ def _sentence(explained: Sequence[Explained], indices: Sequence[int], status: st
 def _names(jobs: Sequence[Explained]) -> str:
     """Return the names of jobs, or if they are many, their numbers by rule."""
     names = sorted({job.name for job in jobs})
-    if len(names) > DISPLAY_LIMIT:
+    if len(names) > MOST_NAMES:
         counts = Counter(job.job.rule for job in jobs)
         names = [f"{n} jobs of {rule}" if n > 1 else rule for rule, n in sorted(counts.items())]
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

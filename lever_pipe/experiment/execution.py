@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import torch
 
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 32 << 20), (-1, 1 << 30)
 """Parameters of mallopt(3) with their values in bytes; the first is at its allowed maximum."""

@@ -1,55 +1,56 @@
-"""Sources of the fields of a stage's identity.
-
-`identity_of` names the configuration section that provides a stage's fields, by their names. Annotate a field with
-`Setting`, `Wildcard` or `Planned` to take it from another source.
-"""
+"""The configuration part of a job's identity, and the modules that it selects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from functools import cache
+from typing import get_type_hints
 
+from lever_pipe.base.plugins import available
 from lever_pipe.base.sections import Section
+from lever_pipe.experiment.plans import agents, data, evaluation, grid, report, training
+from lever_pipe.experiment.studies import Experiment
+
+Plan = Callable[[Experiment, grid.Wildcards], Section]
+PLANS = (data, training, evaluation, agents, report, grid)
 
 
-class Setting(NamedTuple):
-    """Source of a field: a key of the configuration, as `presets.{preset}.grpo`; braces name a wildcard or a key."""
+def plan_of(stage: str) -> Plan:
+    """Return the function of `PLANS` with a stage's name.
 
-    path: str
-
-
-class Wildcard(NamedTuple):
-    """Source of a field: a wildcard of the job."""
-
-    name: str
-
-
-class Planned(NamedTuple):
-    """Source of a field, or of all fields: a function of `runtime.plan.PLANNED` that computes it."""
-
-    name: str
+    Raises:
+        KeyError: no such stage.
+    """
+    for module in PLANS:
+        if stage in vars(module):
+            plan: Plan = vars(module)[stage]
+            return plan
+    raise KeyError(stage)
 
 
-class StageIdentity(NamedTuple):
-    """The model of a stage's identity and the sources of its values."""
-
-    config: type[Section]
-    section: Setting | Planned | None
-    """Source of the fields without an annotation."""
-    plugins: tuple[str, ...]
-    """Modules that the identity selects by name, as `lever.samplers.{pools.sampler}`; part of the stage's code."""
+@cache
+def model_of(stage: str) -> type[Section]:
+    """Return the model of a stage's configuration."""
+    model: type[Section] = get_type_hints(plan_of(stage))["return"]
+    return model
 
 
-IDENTITIES: dict[str, StageIdentity] = {}
-"""By stage."""
-S = TypeVar("S", bound=Section)
+def config_of(experiment: Experiment, stage: str, wildcards: grid.Wildcards) -> Section:
+    """Return a job's configuration: exactly the values that may change its output.
+
+    Raises:
+        KeyError: unknown stage, or a wildcard is missing.
+    """
+    return plan_of(stage)(grid.at(experiment, wildcards), wildcards)
 
 
-def identity_of(stage: str, *plugins: str, section: str | Planned | None = None) -> Callable[[type[S]], type[S]]:
-    """Declare a model as the identity of a stage; see `StageIdentity`."""
-
-    def declare(config: type[S]) -> type[S]:
-        IDENTITIES[stage] = StageIdentity(config, Setting(section) if isinstance(section, str) else section, plugins)
-        return config
-
-    return declare
+def plugins_of(config: Section) -> tuple[str, ...]:
+    """Return the modules that a stage's configuration selects by name, as `lever.samplers.uniform`."""
+    modules = [name.format_map(vars(config)) for name in config.PLUGINS]
+    on_policy = getattr(config, "on_policy", None)
+    rewards = [getattr(config, "reward", None), getattr(on_policy, "reward", None), *getattr(config, "rewards", ())]
+    modes = [reward.mode for reward in rewards if reward]
+    reward_plugins = available("lever/rewards") if modes else ()  # the other modes are built in
+    module = getattr(config, "module", "")
+    modules += [f"lever.policies.{module}"] if module else []
+    return (*modules, *(f"lever.rewards.{mode}" for mode in modes if mode in reward_plugins))

@@ -6,6 +6,7 @@ input changes while it runs.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,7 +20,7 @@ from pydantic import BaseModel
 from lever_pipe.base import atomic, contents, numerics, provenance, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 Files = Mapping[str, Path | tuple[Path, ...]]
@@ -65,7 +66,23 @@ def surroundings() -> tuple[str, bool, dict[str, str]]:
 
     The result is cached: a process and its forks compute with the code that it has imported.
     """
-    return *provenance.commit_of(), provenance.installed_versions()
+    return *commit_of(), provenance.installed_versions()
+
+
+def commit_of(folder: Path = provenance.PACKAGE) -> tuple[str, bool]:
+    """Return the git commit of the code and whether tracked files differ from it; `unknown` outside git."""
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        return head, bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return "unknown", False
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, timeout=20
+    )
+    return done.stdout.strip()
 
 
 def files_of_manifest(stage: Callable[..., Any], files: Files) -> tuple[dict[str, Path], dict[str, Path]]:
@@ -87,9 +104,9 @@ def start_model(files: Files) -> Path | None:
     return start[0] if isinstance(start, tuple) and len(start) == 1 and start[0].is_dir() else None
 
 
-def files_of(files: Any) -> dict[str, Path | tuple[Path, ...]]:
-    """Convert a job's or rule's files from Snakemake's list types to paths."""
-    return {name: Path(value) if isinstance(value, str) else tuple(map(Path, value)) for name, value in files.items()}
+def files_of(files: Any, folder: Path = Path()) -> dict[str, Path | tuple[Path, ...]]:
+    """Convert a job's or rule's files from Snakemake's list types to paths below a folder."""
+    return {n: folder / of if isinstance(of, str) else tuple(folder / path for path in of) for n, of in files.items()}
 
 
 def flat(files: Files) -> dict[str, Path]:

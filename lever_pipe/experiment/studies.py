@@ -26,15 +26,23 @@ from lever_pipe.base.sections import (
     some_of,
 )
 from lever_pipe.base.sections import Path as Location
-from lever_pipe.experiment.agent_config import AgentArm, Intention
-from lever_pipe.experiment.config import ArmSettings, Preset, Selector, Sweep, swept
+from lever_pipe.experiment.agent_training import AgentArm
+from lever_pipe.experiment.arms import ArmSettings, Preset
+from lever_pipe.experiment.beams import Beams
 from lever_pipe.experiment.configuration import laid_over
-from lever_pipe.experiment.data_config import Data, EncoderSettings, Pools
-from lever_pipe.experiment.evaluation_config import Baselines, Emulate, EvaluationSettings
-from lever_pipe.experiment.grid_config import Grid, Name
-from lever_pipe.experiment.lvlm_config import LvlmSettings
-from lever_pipe.experiment.rl_data_config import Beams, RlData
+from lever_pipe.experiment.data import Data
+from lever_pipe.experiment.emulation import Emulate
+from lever_pipe.experiment.evaluation import EvaluationSettings
+from lever_pipe.experiment.examples import EncoderSettings
+from lever_pipe.experiment.grid import Grid, Name
+from lever_pipe.experiment.intention import Intention
+from lever_pipe.experiment.lvlm import LvlmSettings
+from lever_pipe.experiment.pools import Pools
+from lever_pipe.experiment.rl_data import RlData
+from lever_pipe.experiment.selections import Baselines
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.sweep_cells import expanded, problems_of
+from lever_pipe.experiment.sweeps import Sweep, swept
 
 PROJECT = Path(__file__).resolve().parents[2]
 OWN = (

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from lever_pipe.base.parsing import keys_in, read_section
 from lever_pipe.base.provenance import canonical_json
 from lever_pipe.base.sections import Problem, Section, did_you_mean, displayed, one_of, repeated
-from lever_pipe.experiment.config import Sweep, SweptCell
+from lever_pipe.experiment.sweeps import Sweep, SweptCell
 
 LONGEST = 64  # characters of an arm's name
 NEVER = ("name", "preset", "seeds", "on_policy")

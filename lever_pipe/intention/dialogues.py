@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.intention.records import DialogueRow
 
 N_EACH, N_TASKS = 2, 6

@@ -14,8 +14,8 @@ from typing import NamedTuple, cast
 from lever_pipe.base.chat import at_once
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.plugins import plugin
-from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, UserSimulator

@@ -7,7 +7,7 @@ With every engine, a run directory contains `metrics.jsonl` (one `StepRow` per s
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -127,3 +127,7 @@ class DoneRow(Row):
     first."""
     n_parameters: int = Field(ge=0)  # 0 where unknown
     version: str = ""  # the foreign trainer's version that defines the metrics; empty for this project's definitions
+
+
+END_REASONS: tuple[str, ...] = tuple(end for end in get_args(EndReason) if end not in SERVED_ENDS)
+"""End reasons of a policy's episodes, without those that only served agents have."""

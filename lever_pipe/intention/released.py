@@ -13,8 +13,8 @@ import torch
 
 from lever_pipe.base import storage
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import AgentExecution
-from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig
+from lever_pipe.experiment.agent_evaluation import EvaluateAgentConfig
+from lever_pipe.experiment.environment import AgentExecution
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate
 from lever_pipe.intention.agent.rollout import load_player
 from lever_pipe.intention.records import Task

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from lever_pipe.base.records import Beam, Example, ExampleId, Pool, QueryBeams
-from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.lever.trajectories import PromptIds, request_of
-from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import Lvlm, LvlmReply
+from lever_pipe.experiment.beams import Beams
+from lever_pipe.lvlms.asking.prompts import PromptIds, Wording
+from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, request_of
 
 Demonstrations = tuple[ExampleId, ...]
 """Demonstrations in the order of choice."""

@@ -1,7 +1,7 @@
 """Emulation of bugs of the published evaluation; no other stage depends on it.
 
 Checkpoints lost the tensors that GRPO had trained (`drop_head`). All queries got the same two candidates
-(`first_items`). The logged KL compared a policy with dropout to a reference without (`epoch_without_updates`).
+(`first_items`). The logged KL compared a policy with dropout to a reference without (`emulation_dropout`).
 """
 
 from __future__ import annotations
@@ -16,44 +16,10 @@ from torch import Tensor
 from lever_pipe.base.records import ExampleId, Pool
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.lever.selector.decoding import greedy
-from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import Encoded, PointerSelector, build_selector, initialise
-from lever_pipe.lever.training.groups import BATCH, Groups, batches
-from lever_pipe.lever.training.grpo import grpo_step, reference_log_probs
 
 Chosen = NDArray[np.int64]
 """[N, S] train items that one policy selects for N queries, in prompt order."""
-
-
-@torch.no_grad()
-def epoch_without_updates(
-    policy: PointerSelector,
-    reference: FrozenSelector,
-    table: EmbeddingTable,
-    selected: tuple[Groups, Tensor],
-    *,
-    has_dropout: bool,
-    clip_epsilon: float,
-    generator: torch.Generator,
-) -> dict[str, float]:
-    """Return the metrics of an epoch without optimiser steps: query-weighted means.
-
-    Dropout draws from torch's ambient stream; the reference has no dropout.
-    """
-    n_queries = len(selected[0])
-    order = torch.cat(batches(n_queries, BATCH, generator))
-    groups, advantages = selected[0].take(order), selected[1][order]
-    anchor, table = reference_log_probs(reference, groups), table.projected_by(policy)
-    policy.train(has_dropout)
-    totals: dict[str, float] = {}
-    for rows in groups.rows(BATCH):
-        batch = groups.take(rows)
-        scores = table.scores(policy, batch)
-        step = grpo_step(scores, anchor[rows], batch, advantages[rows], kl_beta=0.0, clip_epsilon=clip_epsilon)
-        for name, value in step.values.items():
-            totals[name] = totals.get(name, 0.0) + len(batch) / n_queries * value
-    del totals["kl_loss"]  # without training there is no weighted penalty
-    return totals
 
 
 def head_names(module: PointerSelector) -> set[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lever_pipe.base.records import Pool, Proposal
-from lever_pipe.experiment.rl_data_config import ProposalSettings
+from lever_pipe.experiment.rl_data import ProposalSettings
 
 Positions = tuple[int, ...]
 Scores = NDArray[np.float64]

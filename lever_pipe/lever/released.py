@@ -18,9 +18,9 @@ from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, Pool, Row
 from lever_pipe.base.sections import Section
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.data_config import Pools
-from lever_pipe.experiment.stage_configs import EmbedExamplesConfig
+from lever_pipe.experiment.examples import EmbedExamplesConfig
+from lever_pipe.experiment.pools import Pools
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.encoders.protocol import Encoder
 from lever_pipe.lever.samplers.protocol import SamplingView
 from lever_pipe.lever.selector.decoding import choose

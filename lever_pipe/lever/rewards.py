@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Trajectory
-from lever_pipe.experiment.config import Reward
+from lever_pipe.experiment.reward import Reward
 
 LOWEST_REWARD, HIGHEST_REWARD = -5.0, 5.0
 BIN_WIDTHS = {"reward": 0.1, "advantage": 0.25}

@@ -5,39 +5,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Normalisation, Pool, Proposal, RlGroup, RlQuery, Trajectory
+from lever_pipe.base.records import Example, Normalisation, Pool, Proposal, RlGroup, RlQuery, Trajectory
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.rl_data_config import Balance
-from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import Lvlm, LvlmRequest
+from lever_pipe.lvlms.protocol import Lvlm, references_of, request_of
 from lever_pipe.metrics.relevance import relevance
 from lever_pipe.metrics.vqa_accuracy import cut_answer, normalise_answer, vqa_accuracy
 
+if TYPE_CHECKING:
+    from lever_pipe.experiment.rl_data import Balance
+    from lever_pipe.lvlms.asking.prompts import Wording
+
 _accuracy, _relevance = cache(vqa_accuracy), cache(relevance)  # many selections of a query get the same answer
-PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
-"""A query and its demonstrations, in prompt order."""
 LEAST = 2
 """Minimum number of groups in RL data: one to train, one to validate."""
-
-
-def references_of(query: Example) -> tuple[str, ...]:
-    """Return the distinct answers to score: the displayed one first, then in order of first mention."""
-    return tuple(dict.fromkeys([query.answer, *query.answers]))
-
-
-def request_of(query: Example, demonstrations: Iterable[Example], wording: Wording) -> LvlmRequest:
-    """Return the request of a prompt: generate an answer and score all references.
-
-    All purposes make the same request. The last bits of a score depend on the other answers of its batch, and the
-    ledger keeps the first score. With different requests, values would depend on the order of jobs.
-    """
-    return LvlmRequest(wording.prompt(query, demonstrations), references_of(query))
 
 
 def trajectories_of(

@@ -8,17 +8,13 @@ divergence.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from lever_pipe.base.records import KlForm
 from lever_pipe.base.shapes import shaped
 from lever_pipe.losses.advantages import leave_one_out_advantages
 from lever_pipe.losses.reduction import masked
-
-KlForm = Literal["k3_loss", "k2_loss", "k1_reward"]
-"""Form of KL(policy || reference) on samples of the policy: a loss with a gradient, or a part of the reward."""
 
 
 def k1(log_ratio: Tensor) -> Tensor:

@@ -187,3 +187,9 @@ def has_settled(values: Sequence[float], *, patience: int, least_change: float) 
 def _require_share(progress: float) -> None:
     if not 0 <= progress <= 1:
         raise ValueError(f"progress must be in [0, 1], got {progress}")
+
+
+def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:
+    """Return a step's position in the schedule's horizon, in [0, 1]; later epochs have 1."""
+    last = horizon_epochs * steps_per_epoch - 1
+    return min(1.0, ((epoch - 1) * steps_per_epoch + step) / max(last, 1))

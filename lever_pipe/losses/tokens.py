@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lever_pipe.base.records import KlForm
 from lever_pipe.base.shapes import shaped
-from lever_pipe.losses.kl import KlForm, k1, k2, k3
+from lever_pipe.losses.kl import k1, k2, k3
 from lever_pipe.losses.reduction import masked
 
 LARGEST_PENALTY = 10.0

@@ -17,18 +17,21 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lever_pipe.base import images
 from lever_pipe.base.errors import ImageError
+from lever_pipe.base.records import Example
+from lever_pipe.lvlms.asking.prompts import Wording
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
+    from lever_pipe.experiment.job_runtime import LvlmExecution
+    from lever_pipe.experiment.lvlm import AnswerSettings
     from lever_pipe.lvlms._requests import Results, TokenRequest
     from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 
@@ -230,3 +233,17 @@ class ImageSource:
                 do="Restore the image, or rerun the rule prepare_examples: snakemake --forcerun prepare_examples",
             )
         return path, content
+
+
+def references_of(query: Example) -> tuple[str, ...]:
+    """Return the distinct answers to score: the displayed one first, then in order of first mention."""
+    return tuple(dict.fromkeys([query.answer, *query.answers]))
+
+
+def request_of(query: Example, demonstrations: Iterable[Example], wording: Wording) -> LvlmRequest:
+    """Return the request of a prompt: generate an answer and score all references.
+
+    All purposes make the same request. The last bits of a score depend on the other answers of its batch, and the
+    ledger keeps the first score. With different requests, values would depend on the order of jobs.
+    """
+    return LvlmRequest(wording.prompt(query, demonstrations), references_of(query))

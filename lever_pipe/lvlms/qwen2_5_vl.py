@@ -34,7 +34,8 @@ from lever_pipe.lvlms.asking.prompts import Block, ImagePart, Prompt, Role, Text
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily, settings_of
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution
+    from lever_pipe.experiment.job_runtime import LvlmExecution
+    from lever_pipe.experiment.lvlm import AnswerSettings
 
 REQUIRED = ("config.json", "tokenizer.json")
 BEGIN = "<|im_start|>{role}\n"

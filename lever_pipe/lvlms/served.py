@@ -28,7 +28,8 @@ from lever_pipe.lvlms.asking.prompts import Prompt, TextSegment
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource, LvlmFamily
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, LvlmServer
+    from lever_pipe.experiment.job_runtime import LvlmExecution, LvlmServer
+    from lever_pipe.experiment.lvlm import AnswerSettings
 
 IMAGE, END = 0, 256
 """Codes for an image in a prompt, a character that JSON never contains unescaped, and for the end of an answer."""

@@ -30,7 +30,8 @@ from lever_pipe.lvlms.hf import Templated, described
 from lever_pipe.lvlms.protocol import DecodeOptions, ImageSource
 
 if TYPE_CHECKING:
-    from lever_pipe.experiment.lvlm_config import AnswerSettings, LvlmExecution, VllmSettings
+    from lever_pipe.experiment.job_runtime import LvlmExecution, VllmSettings
+    from lever_pipe.experiment.lvlm import AnswerSettings
 
 INSTALL = "Install it with the package: pip install 'lever-pipe[vllm]', or the conda environment envs/vllm.yaml."
 PROMPTS_PER_CALL = 256

@@ -27,7 +27,7 @@ import scipy
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.report.agent.runs import (
     KL,
     NO_KL,

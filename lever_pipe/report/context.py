@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import swept
-from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.experiment.report import ReportedRun
+from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.evidence import MEAN, Evidence, EvidenceRow
 from lever_pipe.report.inference.families import Arm, arms_of, near
 from lever_pipe.report.lineage import Lineages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName, beta_text
-from lever_pipe.experiment.evaluation_config import BASELINES
+from lever_pipe.experiment.selections import BASELINES
 from lever_pipe.report.cells import Cell, code, message
 
 BASELINE_LABELS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import Sweep, swept
+from lever_pipe.experiment.sweeps import Sweep, swept
 from lever_pipe.report.agent.runs import view_of
 from lever_pipe.report.cells import Cell, code, gap, holm, level, message, part
 from lever_pipe.report.context import ReportContext

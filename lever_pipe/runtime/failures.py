@@ -20,8 +20,8 @@ from typing import Any
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lever_pipe.runtime import grid_plan
-from lever_pipe.runtime.rerun.why_names import counted
+from lever_pipe.base.errors import counted
+from lever_pipe.experiment.plans import grid
 
 WIDTH, INDENT = 120, "    "
 DISPLAY_LIMIT, LINES = 20, 3
@@ -141,7 +141,7 @@ class Failures(logging.Handler):
         event = vars(record)
         job = self._job(event)
         wildcards = dict(event.get("wildcards") or {}).items()
-        words = [f"{name}={value}" for name, value in wildcards if value != grid_plan.DOCUMENTS.get(name)]
+        words = [f"{name}={value}" for name, value in wildcards if value != grid.DOCUMENTS.get(name)]
         job.wildcards = ", ".join(words)
         job.logs = [str(path) for path in event.get("log") or ()]
         # A retry: forget the previous attempt, because only the last one decides whether the job failed.

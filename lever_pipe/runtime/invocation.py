@@ -17,15 +17,14 @@ from types import FrameType, TracebackType
 from typing import IO, Any
 
 from lever_pipe.base import atomic, contents, numerics, plugins, provenance
-from lever_pipe.base.errors import LeverPipeError, MachineError
-from lever_pipe.experiment.data_config import Data
+from lever_pipe.base.artefacts import manifests_below
+from lever_pipe.base.errors import LeverPipeError, MachineError, first
+from lever_pipe.experiment.data import Data
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import failures, forks, ownership, running, sizing, snakemake_adapter, snapshot
-from lever_pipe.runtime.rerun import decision, own_images, skipping
-from lever_pipe.runtime.rerun.artefacts import manifests_below, set_time, time_ns
-from lever_pipe.runtime.rerun.decision import plugins_of
-from lever_pipe.runtime.rerun.explain import record_code
-from lever_pipe.runtime.rerun.why_names import first
+from lever_pipe.runtime.reruns import check, own_images, skip
+from lever_pipe.runtime.reruns.check import plugins_of
+from lever_pipe.runtime.reruns.manifest import before_plan, record_code, set_time, time_ns
 from lever_pipe.runtime.snakemake_adapter import LOCAL, SLURM, Workflow, without_trace
 from lever_pipe.runtime.store import Store, opened
 
@@ -73,7 +72,7 @@ class Run:
             self.experiment = experiment_of(workflow, config, root)
             numerics.choose(self.experiment.numerics)  # sets environment variables that jobs inherit
             self._failures = failures.Failures()
-            self._skipping = skipping.Skipping(store_of(self.experiment))
+            self._skipping = skip.Skipping(store_of(self.experiment))
             gpu_request = snakemake_adapter.gpu_request(workflow)
             self._listed = set[str]()
             self.resources_of = sizing.resources_for(self.experiment, gpu_request=gpu_request)
@@ -83,14 +82,14 @@ class Run:
 
     def use_content_based_reruns(self) -> None:
         """Make Snakemake plan by manifests; in a job's own Snakemake, skip the job if another one made its artifact."""
-        decision.set_rerun_on_library_versions(self.experiment.rerun_on_library_versions)
+        check.set_rerun_on_library_versions(self.experiment.rerun_on_library_versions)
         if not self._workflow.is_main_process:
-            skipping.skip_if(skipping.completed_by_another_job)
+            skip.skip_if(skip.completed_by_another_job)
             return
-        callbacks = (decision.has_manifest, decision.why_again, self._skipping.foresee)
+        callbacks = (check.why_again, self._skipping.foresee)
         snakemake_adapter.plan_by_contents(*callbacks, without_trace()(hold_folder), whole="all")
         snakemake_adapter.explain_missing_input(without_trace()(self._refuse_missing))
-        decision.before_plan(Path(self.experiment.results))
+        before_plan(Path(self.experiment.results))
 
     @without_trace()
     def listing_of_images(self, path: str, data: Data, split: str) -> str:
@@ -126,7 +125,7 @@ class Run:
         prefix = (workflow.executor_settings.jobname_prefix or "") if executor in SLURM else None
         doctor.preflight(experiment, executor=executor, jobs=doctor.submitted(jobs), prefix=prefix)
         snakemake_adapter.keep_files_from_jobs(workflow)
-        skipping.skip_if(self._skipping.skip)
+        skip.skip_if(self._skipping.skip)
         if executor == LOCAL:
             snakemake_adapter.leave_pace_to_cores(workflow.scheduler)
             snakemake_adapter.log_one_line_per_job(len(jobs))

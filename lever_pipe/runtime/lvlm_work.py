@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from lever_pipe.experiment.lvlm_config import LvlmSettings
+from lever_pipe.experiment.lvlm import LvlmSettings
+from lever_pipe.experiment.plans import grid, models
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.metrics.throughput import peak_flop
-from lever_pipe.runtime import grid_plan, plan
 from lever_pipe.runtime.sizing import ASKING
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
@@ -49,7 +49,7 @@ def lvlm_work(jobs: Iterable[PlannedJob], experiment: Experiment) -> list[LvlmWo
     models: dict[str, LvlmSettings] = {}
     for job in jobs:
         if job.rule in ASKING and not job.skipped:
-            here = grid_plan.at(experiment, job.wildcards)
+            here = grid.at(experiment, job.wildcards)
             models[here.lvlm.model] = here.lvlm
             prompts_by_rule.setdefault((here.lvlm.model, job.rule), []).extend(_prompts_of(job, here))
     sums = (_summed(models[model], rule, prompts) for (model, rule), prompts in prompts_by_rule.items())
@@ -79,14 +79,14 @@ def _summed(lvlm: LvlmSettings, rule: str, batches: Sequence[tuple[int, float]])
     prompts = sum(count for count, _ in batches)
     answers = 0 if rule == "answer_prompts" else REFERENCES
     name = Path(lvlm.model).name
-    if not plan.is_large(lvlm.model):
+    if not models.is_large(lvlm.model):
         return LvlmWork(name, rule, prompts, answers * prompts, None, None)
     # The plugin `qwen2_5_vl` computes all given answers' probabilities in the prompt's own pass.
-    passes = 1 if plan.lvlm_engine(lvlm) == "qwen2_5_vl" else 1 + answers
+    passes = 1 if models.lvlm_engine(lvlm) == "qwen2_5_vl" else 1 + answers
     examples = sum(count * (1 + shots) for count, shots in batches)
     generated = prompts * lvlm.decode.num_beams * lvlm.decode.max_new_tokens  # an upper bound: answers may end early
     tokens = int(passes * EXAMPLE_TOKENS * examples) + generated
-    parameters = plan.parameters_of(lvlm.model) or PUBLISHED.get(name)
+    parameters = models.parameters_of(lvlm.model) or PUBLISHED.get(name)
     return LvlmWork(name, rule, prompts, answers * prompts, tokens, 2.0 * parameters * tokens if parameters else None)
 
 

@@ -1,8 +1,8 @@
 """Resource requests of the rules that load a model, by the size of the configured model.
 
-The embedded worlds need a core, 2 GB and minutes. For a larger model (`plan.is_large`), rules request the resources of
-a production run on GPUs of 80 GB; for an agent, they depend on its parameters. Other rules use the profile's
-`default-resources`. Resources never change a result: a profile or `--set-resources` may set any others.
+The embedded worlds need a core, 2 GB and minutes. For a larger model (`models.is_large`), rules request the
+resources of a production run on GPUs of 80 GB; for an agent, they depend on its parameters. Other rules use the
+profile's `default-resources`. Resources never change a result: a profile or `--set-resources` may set any others.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.plans import models
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
 
 SNAKEMAKE_MB = 300
 """Memory of the two Snakemake processes around a SLURM job's command."""
@@ -95,7 +95,7 @@ def resources_for(experiment: Experiment, *, gpu_request: str = "gpu") -> Callab
         request = PRODUCTION_MODEL[rule]
         if rule in ASKING and experiment.lvlm.is_served:
             return request._replace(mem_mb=16_000, threads=1, gpus=0)
-        if not plan.is_large(model_of(experiment, rule)):
+        if not models.is_large(model_of(experiment, rule)):
             return WORLD_MODEL
         if rule in AGENT_RULES:
             return _of_agent(experiment, rule)
@@ -156,12 +156,12 @@ def model_of(experiment: Experiment, rule: str) -> str:
     """Return the model folder that a rule loads, the largest of several; empty if it loads none."""
     folders = [model.folder for model in loaded(experiment) if rule in model.rules]
     # A folder of unknown size, such as one not yet downloaded, counts as the largest.
-    return max(folders, key=lambda folder: plan.parameters_of(folder) or math.inf, default="")
+    return max(folders, key=lambda folder: models.parameters_of(folder) or math.inf, default="")
 
 
 def _of_agent(experiment: Experiment, rule: str) -> ResourceRequest:
     """Return the request to train or run an agent of this folder's size; an unknown size counts as 8 B parameters."""
-    request, parameters = PRODUCTION_MODEL[rule], plan.parameters_of(experiment.intention.model.folder)
+    request, parameters = PRODUCTION_MODEL[rule], models.parameters_of(experiment.intention.model.folder)
     if not parameters:
         return request
     of_each = BYTES_OF_PLAYING if rule.startswith("evaluate") else BYTES_OF_TRAINING

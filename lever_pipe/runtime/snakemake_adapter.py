@@ -39,9 +39,11 @@ from typing import Any, NamedTuple
 
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from lever_pipe.base.artefacts import MANIFEST, Call
 from lever_pipe.base.errors import ConfigError, LeverPipeError, MachineError
 from lever_pipe.experiment import configuration
 from lever_pipe.experiment.configuration import DEFAULT_FILE, Configuration
+from lever_pipe.experiment.manifests import files_of
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 
 Workflow = Any  # snakemake.workflow.Workflow
@@ -73,8 +75,20 @@ def amend_methods(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
         setattr(owner, name, wrapper(_unamended.setdefault((owner, name), getattr(owner, name))))
 
 
+def has_manifest(job: Job) -> bool:
+    """Return whether a job writes a manifest; a user's own rules may not."""
+    return MANIFEST in set(job.output.keys()) and hasattr(job.params, "spec")
+
+
+def call_of(job: Job, folder: Path = Path()) -> Call:
+    """Return what a job with a manifest makes; `folder` is prepended to its paths."""
+    inputs, outputs = files_of(job.input, folder), files_of(job.output, folder)
+    manifest = outputs.pop(MANIFEST)
+    assert isinstance(manifest, Path)
+    return Call(stage=job.rule.name, inputs=inputs, outputs=outputs, manifest=manifest, **json.loads(job.params.spec))
+
+
 def plan_by_contents(
-    has_manifest: Callable[[Job], bool],
     why_again: Callable[[Job, bool], str],
     foresee: Callable[[Dag], dict[Job, str]],
     before_lock: Callable[[], None],
@@ -83,8 +97,9 @@ def plan_by_contents(
 ) -> None:
     """Plan by manifests instead of file times, and make missing outputs even if no job reads them.
 
+    Snakemake decides about jobs without a manifest.
+
     Args:
-        has_manifest: returns whether a job writes a manifest; Snakemake decides about all other jobs.
         why_again: returns the reason to rerun a job; empty if its outputs are valid or absent. The second argument is
             whether a changed configuration or code is a reason: not if `--rerun-triggers` omits `params`.
         foresee: returns the jobs of a dry run's plan that will be skipped, with reasons (`PlannedJob.skipped`).
@@ -345,14 +360,6 @@ MANY_CORES = 100_000
 """Without `--cores`, as on a cluster, a dry run assumes one core and reduces the threads of each job to it."""
 
 
-class PlannedCall(NamedTuple):
-    """A planned job's arguments to its stage; `inputs` maps a name to its paths."""
-
-    config: dict[str, Any]
-    code: str
-    inputs: dict[str, list[str]]
-
-
 class PlannedJob(NamedTuple):
     """A job that would run.
 
@@ -360,7 +367,7 @@ class PlannedJob(NamedTuple):
         reason: Snakemake's text.
         resources: the resources known before the job runs; a function's value is that for the first attempt.
         triggers: user actions that cause the job: `forced`, or an edited `command` or `environment`.
-        call: arguments to its stage; None for a rule without `spec`.
+        call: what it makes; None for a rule without a manifest.
         skipped: reason to skip the job, if known before the run; otherwise empty.
     """
 
@@ -372,7 +379,7 @@ class PlannedJob(NamedTuple):
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
-    call: PlannedCall | None = None
+    call: Call | None = None
     skipped: str = ""
 
 
@@ -508,8 +515,7 @@ def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
     def named(files: Iterable[Any]) -> list[str]:
         return [str(folder / str(path)) for path in files]
 
-    inputs = {name: named([value] if isinstance(value, str) else value) for name, value in job.input.items()}
-    spec, reason = getattr(job.params, "spec", None), job.dag.reason(job)
+    reason = job.dag.reason(job)
     edited = {"command": reason.code_changed, "environment": reason.software_stack_changed}
     return PlannedJob(
         rule=job.rule.name,
@@ -521,6 +527,6 @@ def planned_job(job: Job, folder: Path, skipped: str = "") -> PlannedJob:
         inputs=tuple(named(job.input)),
         outputs=tuple(named(job.output)),
         triggers=("forced",) if reason.forced else tuple(word for word, is_so in edited.items() if is_so),
-        call=PlannedCall(inputs=inputs, **json.loads(str(spec))) if spec is not None else None,
+        call=call_of(job, folder) if has_manifest(job) else None,
         skipped=skipped,
     )

@@ -62,7 +62,7 @@ def save(config: Mapping[str, Any], plan: Plan, root: Path, *, folder: Path = FO
         atomic.write_file(path.with_suffix(JOBS), lambda file: file.write(jobs.encode()))
         storage.write_json(path, values)
     for part in (path.with_suffix(JOBS), path):
-        part.touch()  # `decision.is_from_this_plan` compares manifests with this time
+        part.touch()  # `check.is_from_this_plan` compares manifests with this time
     for old in folder.glob("snapshot-*"):
         if time.time() - old.stat().st_mtime > SNAPSHOT_LIFETIME_S:  # no queued job needs it any more
             old.unlink(missing_ok=True)

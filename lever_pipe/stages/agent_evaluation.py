@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, EvaluateServedConfig, EvaluateStartConfig
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.agent_evaluation import EvaluateAgentConfig, EvaluateStartConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.served_agents import EvaluateServedConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
 from lever_pipe.intention.agent.policy import policy_folder

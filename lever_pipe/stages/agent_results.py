@@ -5,12 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.agent_config import START_ARM
-from lever_pipe.experiment.agent_stage_configs import (
-    CollectAgentsConfig,
-    CollectDialoguesConfig,
-    CompareArmsConfig,
-)
+from lever_pipe.experiment.agent_results import CollectAgentsConfig, CollectDialoguesConfig, CompareArmsConfig
+from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.intention.dialogues import dialogues, samples_of
 from lever_pipe.intention.records import DialogueRow

@@ -13,10 +13,12 @@ from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.agent_config import AgentExecution, Environment, Simulator
-from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.agent_tasks import PrepareTasksConfig
+from lever_pipe.experiment.agent_training import TrainAgentConfig
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs, State
+from lever_pipe.experiment.warm_start import WarmStartAgentConfig
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, policy_folder, save_policy_files
 from lever_pipe.intention.agent.resume import identity_of
 from lever_pipe.intention.agent.rollout import load_player

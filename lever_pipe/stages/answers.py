@@ -8,7 +8,9 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.records import AnswerRow, Cell, ExampleId, PolicyScores, Selection
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import AnswerPromptsConfig, Runtime, ScoreAnswersConfig
+from lever_pipe.experiment.evaluation import ScoreAnswersConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import AnswerPromptsConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording

@@ -11,7 +11,7 @@ from typing import Any
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig
+from lever_pipe.experiment.report import BuildReportConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import Cell, message, numbers_in

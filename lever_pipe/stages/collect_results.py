@@ -10,14 +10,14 @@ from itertools import groupby
 from pathlib import Path
 
 from lever_pipe.base import storage
+from lever_pipe.base.artefacts import Artefact, read_artefact
 from lever_pipe.base.policy_names import PolicyName, group_of
 from lever_pipe.base.records import Cell, EpochMetrics, Manifest, PolicyRef, RewardTies, StepMetrics
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, CollectResultsConfig
+from lever_pipe.experiment.collected import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
 from lever_pipe.report.inference.costs import CostRow, cost_rows, training_prompts
 from lever_pipe.report.long_format import decimal, write_csv
-from lever_pipe.runtime.rerun.artefacts import Artefact, read_artefact
 
 Line = tuple[object, ...]
 Fields = dict[str, dict[str, set[str]]]

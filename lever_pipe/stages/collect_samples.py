@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.experiment.stage_configs import CollectSamplesConfig
+from lever_pipe.experiment.collected import CollectSamplesConfig
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.samples import (
     CopyingRow,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.config import swept
-from lever_pipe.experiment.evaluation_config import BASELINES
-from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
+from lever_pipe.experiment.collected import ComparePoliciesConfig
+from lever_pipe.experiment.selections import BASELINES
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
+from lever_pipe.experiment.sweeps import swept
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, Groups, IntervalRow
 from lever_pipe.report.inference.estimates import comparisons as compare
 from lever_pipe.report.inference.estimates import intervals as estimate

@@ -11,7 +11,8 @@ from lever_pipe.base import images, storage
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import AnswerControlsConfig, Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import AnswerControlsConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.samples import CopyingRow
 from lever_pipe.lvlms.asking.answering import load_lvlm

@@ -13,23 +13,19 @@ from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, Example, ExampleId, PolicyRef, Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EmulatedPolicy
-from lever_pipe.experiment.stage_configs import (
-    EmulateFirstItemsConfig,
+from lever_pipe.experiment.emulation import (
+    CONTROL,
+    DROPOUT,
+    EmulatedPolicy,
     EmulateSelectionsConfig,
     EmulateUntouchedConfig,
-    Runtime,
     ScoreEmulationConfig,
 )
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.selections import EmulateFirstItemsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output, Outputs
-from lever_pipe.lever.emulation import (
-    decode_with_repeats,
-    drop_head,
-    epoch_without_updates,
-    first_items,
-    prompts_a_query,
-    repeated_share,
-)
+from lever_pipe.lever.emulation import decode_with_repeats, drop_head, first_items, prompts_a_query, repeated_share
+from lever_pipe.lever.emulation_dropout import epoch_without_updates
 from lever_pipe.lever.selector.decoding import choose, greedy
 from lever_pipe.lever.selector.embeddings import FrozenSelector, read_table
 from lever_pipe.lever.selector.network import architecture_of, load_selector

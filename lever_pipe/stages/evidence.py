@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_folder
-from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.collected import InputsAlone
+from lever_pipe.experiment.report import PlotFiguresConfig, ReportedRun
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator, read_translation

@@ -12,7 +12,8 @@ from lever_pipe.base.errors import CheckpointError, ImageError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import EmbedExamplesConfig, PrepareExamplesConfig, Runtime
+from lever_pipe.experiment.examples import EmbedExamplesConfig, PrepareExamplesConfig
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import VqaFilePaths

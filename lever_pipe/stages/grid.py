@@ -6,7 +6,7 @@ import pandas as pd
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import folder_in, place
-from lever_pipe.experiment.stage_configs import BuildGridConfig, CompareCellsConfig
+from lever_pipe.experiment.grid import BuildGridConfig, CompareCellsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.grid import page as page_contents

@@ -8,9 +8,10 @@ from lever_pipe.base import storage
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import Pool
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import MeasureDriftConfig, Runtime
+from lever_pipe.experiment.collected import MeasureDriftConfig
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
-from lever_pipe.lever.selector.decoding import kl_to_base
+from lever_pipe.lever.selector.drift import kl_to_base
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.report.long_format import write_csv

@@ -13,7 +13,7 @@ from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig, SamplePoolsConfig
+from lever_pipe.experiment.pools import MeasurePoolsConfig, SamplePoolsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import RewardTies, RlGroup
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, RewardGroupsConfig
+from lever_pipe.experiment.reward import MeasureRewardsConfig, RewardGroupsConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.lever.rewards import BinRow, bins, reward_function
-from lever_pipe.lever.training.groups import keep_best, pad_groups, save_groups
+from lever_pipe.lever.training.best import keep_best
+from lever_pipe.lever.training.groups import pad_groups, save_groups
 from lever_pipe.losses.rce import reward_ranges
 from lever_pipe.losses.reduction import group_has_spread
 from lever_pipe.report.long_format import write_csv

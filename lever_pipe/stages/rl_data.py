@@ -9,14 +9,13 @@ from lever_pipe.base.errors import DataError, RecordError
 from lever_pipe.base.records import ExampleId, Pool, Proposal, Trajectory
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.experiment.stage_configs import (
+from lever_pipe.experiment.beams import Beams, SearchBeamsConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.rl_data import (
     GenerateRlDataConfig,
     ImportRlDataConfig,
     MergeRlDataConfig,
     ProposeTrajectoriesConfig,
-    Runtime,
-    SearchBeamsConfig,
 )
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever import beams as of_beams

@@ -14,12 +14,8 @@ from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example, ExampleId, Pool, Selection
 from lever_pipe.base.seeding import generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import (
-    Runtime,
-    SelectBaselineConfig,
-    SelectDemonstrationsConfig,
-    SelectOwnConfig,
-)
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.selections import SelectBaselineConfig, SelectDemonstrationsConfig, SelectOwnConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.lever import baselines
 from lever_pipe.lever.policies import Choice, PolicyPlugin

@@ -18,36 +18,23 @@ from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import (
-    InitialiseSelectorConfig,
-    Runtime,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.distil import TrainDistilEpochConfig
+from lever_pipe.experiment.grpo import TrainGrpoEpochConfig
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig
+from lever_pipe.experiment.sft import TrainSftEpochConfig
 from lever_pipe.experiment.stage_files import External, Input, Inputs, Output
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_into, save_selector
+from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
+from lever_pipe.lever.training.draws import SampledSelections, load_draws, save_draws
 from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
 from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import (
-    SampledSelections,
-    load_draws,
-    on_policy_epoch,
-    save_draws,
-    scored_by_lvlm,
-)
-from lever_pipe.lever.training.supervised import (
-    distil_epoch,
-    oracle_targets,
-    rce_epoch,
-    sft_epoch,
-    targets_of,
-)
+from lever_pipe.lever.training.on_policy import on_policy_epoch, scored_by_lvlm
+from lever_pipe.lever.training.supervised import rce_epoch, sft_epoch, targets_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 

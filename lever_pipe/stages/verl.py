@@ -6,7 +6,7 @@ import logging
 
 from lever_pipe.base import storage
 from lever_pipe.base.atomic import write_texts
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
+from lever_pipe.experiment.intention import ConvertVerlConfig, RenderVerlConfig
 from lever_pipe.experiment.stage_files import Input, Output
 from lever_pipe.intention.records import DoneRow
 from lever_pipe.intention.verl.conversion import convert, read_log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.stage_configs import GenerateWorldConfig
+from lever_pipe.experiment.data import GenerateWorldConfig
 from lever_pipe.experiment.stage_files import Output
 from lever_pipe.world.files import write_raw_files
 

@@ -15,7 +15,7 @@ from lever_pipe.base.atomic import write_folder
 from lever_pipe.base.records import Example, ExampleId
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import write_json
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.items import AnnotatedQuestion, Picture, Split, draw_split
 from lever_pipe.world.lexicon import RELATIONS, question_type
 from lever_pipe.world.scenes import render

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.lexicon import (
     COLORS,
     COUNTS,

@@ -19,7 +19,7 @@ import torch
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.storage import digest, read_json, write_json, write_text
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.architectures import READERS, Reader, save_clip, save_reader
 from lever_pipe.world.encoder import N_STEPS, train_clip, zero_shot_accuracies
 from lever_pipe.world.files import draw_examples

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.architectures import READERS, WIDTH, Reader, build_reader
 from lever_pipe.world.episodes import N_BOUND_KEYS, EpisodeBatch, EpisodeOptions, draw_episodes
 from lever_pipe.world.files import draw_examples

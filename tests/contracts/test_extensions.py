@@ -21,13 +21,10 @@ from lever_pipe.base import provenance, storage
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.plugins import VARIABLE, available
 from lever_pipe.base.records import Example, ExampleId, Pool, PoolPosition, Proposal, RlGroup
-from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.data_config import Pools
-from lever_pipe.experiment.stage_configs import (
-    PrepareExamplesConfig,
-    RewardGroupsConfig,
-    SamplePoolsConfig,
-)
+from lever_pipe.experiment.examples import PrepareExamplesConfig
+from lever_pipe.experiment.identities import config_of, plugins_of
+from lever_pipe.experiment.pools import Pools, SamplePoolsConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Architecture, Encoded, build_selector
@@ -99,7 +96,7 @@ def plugin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 
 
 def _forget() -> None:
-    for cached in (provenance._module, provenance._used_by_stage, package_digest):
+    for cached in (provenance._module, provenance.modules_of, package_digest):
         cached.cache_clear()
     snapshot._codes.clear()
 
@@ -172,7 +169,7 @@ def test_a_reward_is_one_function(plugin_folder: Path, tmp_path: Path) -> None:
     chosen = {"reward": {"mode": "mine"}, "on_policy": {"reward": {"mode": "mine"}}}
     experiment = configured(presets={"world": chosen, "published": {}})
     assert identity_follows(path, "reward_groups", experiment, preset="world", rewarded="groups")
-    assert "lever.rewards.mine" in plan.plugins_of(plan.stage_config(experiment, "measure_rewards", {}))
+    assert "lever.rewards.mine" in plugins_of(config_of(experiment, "measure_rewards", {}))
     queries = [example(i, answer="a") for i in range(2)]
     groups = [_group(query, correct) for query, correct in zip(queries, ("a", "b"), strict=True)]
     storage.write_rows(tmp_path / "rl_data", groups)

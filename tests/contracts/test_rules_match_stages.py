@@ -11,8 +11,8 @@ from snakemake.iocontainers import Namedlist, Wildcards
 
 from lever_pipe.__main__ import stage_function
 from lever_pipe.base.provenance import stages
-from lever_pipe.experiment.identities import IDENTITIES
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.identities import model_of
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.stage_files import Role, declared
 
 from .workflow_model import rules
@@ -21,7 +21,7 @@ STAGES = sorted(stages())
 
 
 def test_every_stage_has_a_rule_and_every_rule_a_stage() -> None:
-    assert set(rules()) - {"all", "launch"} == set(STAGES) == set(IDENTITIES)
+    assert set(rules()) - {"all", "launch"} == set(STAGES)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -43,7 +43,7 @@ def test_signature_law(stage: str) -> None:
     hints = get_type_hints(function)
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters.values())
     assert list(parameters) in ([*declared(function), "config"], [*declared(function), "config", "runtime"])
-    assert hints["config"] is IDENTITIES[stage].config
+    assert hints["config"] is model_of(stage)
     assert hints.get("runtime", Runtime) is Runtime
     for name in declared(function):
         assert parameters[name].default is inspect.Parameter.empty, f"{name} must have no default"

@@ -13,8 +13,7 @@ from lever_pipe.base.errors import DataError
 from lever_pipe.base.plugins import available
 from lever_pipe.base.records import Split
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import Pools
-from lever_pipe.experiment.stage_configs import SamplePoolsConfig
+from lever_pipe.experiment.pools import Pools, SamplePoolsConfig
 from lever_pipe.lever.samplers import mixture
 from lever_pipe.lever.samplers.protocol import Sampler, SamplingView
 from lever_pipe.stages.pools import build_pools

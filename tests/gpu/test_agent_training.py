@@ -9,18 +9,12 @@ import pytest
 import torch
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.agent_config import (
-    AgentArm,
-    AgentEvaluation,
-    AgentGrpo,
-    AgentModel,
-    Environment,
-    Simulator,
-    SyntheticTasks,
-    TinyQwen3,
-)
-from lever_pipe.experiment.agent_stage_configs import PolicyConfig, TrainAgentConfig
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.agent_model import AgentModel, PolicyConfig, TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo, TrainAgentConfig
+from lever_pipe.experiment.environment import Environment, Simulator
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.intention.agent.policy import build_tiny, save_policy
 from lever_pipe.intention.codecs.word import WordCodec
 from lever_pipe.intention.records import DoneRow, StepRow

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
-from lever_pipe.runtime import plan
 from lever_pipe.stages.rewards import reward_groups
 from lever_pipe.stages.selector_training import initialise_selector, train_grpo_epoch, train_rce_epoch
 from tests.unit.builders import prepared, training_files, world_files
@@ -32,7 +32,7 @@ def outputs(folder: Path) -> dict[str, Path]:
 
 
 def config(stage: str, wildcards: dict[str, str] | None = None) -> Any:
-    return plan.stage_config(EXPERIMENT, stage, wildcards or {})
+    return config_of(EXPERIMENT, stage, wildcards or {})
 
 
 def train(folder: Path, files: dict[str, Path], device: str) -> dict[str, dict[str, float]]:

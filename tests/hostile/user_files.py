@@ -26,7 +26,9 @@ from lever_pipe.base import images, storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example, Pool, Proposal
 from lever_pipe.commands import ledger_tools
-from lever_pipe.experiment.stage_configs import ImportRlDataConfig, Runtime
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.rl_data import ImportRlDataConfig
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.sources import intentiongym
 from lever_pipe.intention.sources.protocol import RawFiles
@@ -34,12 +36,11 @@ from lever_pipe.lever.encoders import clip
 from lever_pipe.lever.rl_data_files import write_original
 from lever_pipe.lever.selector.network import Architecture, build_selector, load_selector, save_selector
 from lever_pipe.lever.training.epoch import resume_optimiser, save_optimiser
-from lever_pipe.lever.trajectories import make_group, references_of, score_trajectory
+from lever_pipe.lever.trajectories import make_group, score_trajectory
 from lever_pipe.lvlms.asking.answering import open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
-from lever_pipe.runtime import plan
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest, references_of
 from lever_pipe.stages.rl_data import import_rl_data
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +170,7 @@ def _lvlm(location: Path, folder: Path, train: list[Example]) -> Callable[[Path]
         put(location / path.name, path.read_bytes())
     root = folder / "world" / "train_images"
     source = ImageSource({example.image_digest: root / example.image for example in train[:3]})
-    config = plan.stage_config(EXPERIMENT, "generate_rl_data", {"shard": "0"}).lvlm  # type: ignore[attr-defined]
+    config = config_of(EXPERIMENT, "generate_rl_data", {"shard": "0"}).lvlm  # type: ignore[attr-defined]
     brief = config.decode.model_copy(update={"max_new_tokens": 2, "num_beams": 1, "repetition_penalty": 1.0})
     settings = config.model_copy(update={"dtype": "float32", "wave_tokens": 1024, "kv_tokens": 4096, "decode": brief})
 
@@ -190,7 +191,7 @@ def _clip(location: Path, folder: Path, train: list[Example]) -> Callable[[Path]
     def read(copy: Path) -> Any:
         from lever_pipe.stages.examples import embed_examples
 
-        config = plan.stage_config(EXPERIMENT, "embed_examples", {})
+        config = config_of(EXPERIMENT, "embed_examples", {})
         embed_examples(
             examples=folder / "few.jsonl", images=root, encoder=copy, embeddings=copy / "vectors",
             config=config, runtime=Runtime(),

@@ -10,15 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.experiment.agent_config import (
-    AgentExecution,
-    AgentModel,
-    Environment,
-    Simulator,
-    SyntheticTasks,
-    TinyQwen3,
-    WarmStart,
-)
+from lever_pipe.experiment.agent_model import AgentModel, TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
+from lever_pipe.experiment.warm_start import WarmStart
 from lever_pipe.intention.agent import rollout
 from lever_pipe.intention.agent.generation import DialogueCache
 from lever_pipe.intention.agent.policy import build_tiny

@@ -17,13 +17,10 @@ import numpy as np
 
 from lever_pipe.base import seeding, storage
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo, Schedule
-from lever_pipe.experiment.agent_stage_configs import (
-    AgentRun,
-    CollectAgentsConfig,
-    CompareArmsConfig,
-)
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation, AgentRun
+from lever_pipe.experiment.agent_results import CollectAgentsConfig, CompareArmsConfig
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo, Schedule
+from lever_pipe.experiment.report import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.stages.agent_results import collect_agents
 

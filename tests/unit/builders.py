@@ -14,8 +14,8 @@ import yaml
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, ExampleId, Pool, RlGroup, Trajectory
-from lever_pipe.experiment.data_config import ExampleSettings, WorldData
-from lever_pipe.experiment.stage_configs import GenerateWorldConfig, PrepareExamplesConfig
+from lever_pipe.experiment.data import GenerateWorldConfig, WorldData
+from lever_pipe.experiment.examples import ExampleSettings, PrepareExamplesConfig
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.stages.examples import prepare_examples
 from lever_pipe.stages.world import generate_world

@@ -18,24 +18,20 @@ from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Beam, EpochMetrics, QueryBeams, StepMetrics
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Preset, Rce, Reward, Selector, Sft
-from lever_pipe.experiment.stage_configs import (
-    InitialiseSelectorConfig,
-    RewardGroupsConfig,
-    Runtime,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainingConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.distil import Distil, TrainDistilEpochConfig
+from lever_pipe.experiment.grpo import Grpo, TrainGrpoEpochConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.on_policy import OnPolicy, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import Rce, TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector, TrainingConfig
+from lever_pipe.experiment.sft import Sft, TrainSftEpochConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.epoch import TrainingInputs, read_training_inputs
 from lever_pipe.lever.training.groups import Groups, groups_of_beams, save_groups
-from lever_pipe.runtime.plan import stage_config
 from lever_pipe.stages import selector_training as stages
 from lever_pipe.stages.rewards import reward_groups
 
@@ -126,7 +122,7 @@ class Chain:
         preset = Preset(selector=self.selector, rce=self.rce, grpo=self.grpo, reward=self.reward)
         wildcards = {"preset": "published", "base": "1", "seed": "0", "epoch": "1"}
         given = Experiment(presets={"published": preset}, emulate=None)
-        return stage_config(given, "train_continued_epoch", wildcards).continued  # type: ignore[attr-defined]
+        return config_of(given, "train_continued_epoch", wildcards).continued  # type: ignore[attr-defined]
 
     def epoch(
         self,

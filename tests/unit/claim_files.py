@@ -18,7 +18,7 @@ import agent_runs
 import pandas as pd
 from agent_runs import Study
 
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownStudy
+from lever_pipe.experiment.report import BuildReportConfig, ShownStudy
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.claim_evaluation import evaluate_claims

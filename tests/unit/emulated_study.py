@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
-from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.experiment.emulation import EMULATED_ARMS, Emulate
+from lever_pipe.experiment.report import ReportedRun
 from lever_pipe.report import sources
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow

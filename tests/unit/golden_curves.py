@@ -17,11 +17,13 @@ from lvlm_world import N_TRAIN
 from trained_world import measured, read_run, train_here, training
 
 from lever_pipe.base import numerics
-from lever_pipe.experiment.config import Grpo, OnPolicy, Rce
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.training import epoch as any_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import ScoredSelection
-from lever_pipe.lever.trajectories import PromptIds
+from lever_pipe.lvlms.asking.prompts import PromptIds
 from lever_pipe.stages import selector_training
 
 FOLDER = Path(__file__).parents[1] / "golden" / "curves"

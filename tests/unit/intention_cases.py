@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lever_pipe.base.chat import RequestCounts
-from lever_pipe.experiment.agent_config import Environment, Simulator
+from lever_pipe.experiment.environment import Environment, Simulator
 from lever_pipe.intention.environment import IntentionEnv
 from lever_pipe.intention.lexicon import SLOTS
 from lever_pipe.intention.records import MissingDetail, Task

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from lever_pipe.base.records import Manifest, PolicyRef
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Reward, Selector, Sft
-from lever_pipe.experiment.lvlm_config import Decode, PromptSettings
-from lever_pipe.experiment.stage_configs import (
-    AnswerPromptsConfig,
-    ContinuedRce,
-    LvlmConfig,
-    RewardGroupsConfig,
-    ScoreAnswersConfig,
-    SelectBaselineConfig,
-    SelectDemonstrationsConfig,
-    TrainContinuedEpochConfig,
-    TrainDistilEpochConfig,
-    TrainGrpoEpochConfig,
-    TrainOnPolicyEpochConfig,
-    TrainRceEpochConfig,
-    TrainSftEpochConfig,
-)
+from lever_pipe.experiment.distil import Distil, TrainDistilEpochConfig
+from lever_pipe.experiment.evaluation import ScoreAnswersConfig
+from lever_pipe.experiment.grpo import Grpo, TrainGrpoEpochConfig
+from lever_pipe.experiment.lvlm import AnswerPromptsConfig, Decode, LvlmConfig, PromptSettings
+from lever_pipe.experiment.on_policy import OnPolicy, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.rce import ContinuedRce, Rce, TrainContinuedEpochConfig, TrainRceEpochConfig
+from lever_pipe.experiment.reward import Reward, RewardGroupsConfig
+from lever_pipe.experiment.selections import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.selector import Selector
+from lever_pipe.experiment.sft import Sft, TrainSftEpochConfig
 
 TRAINING = {"preset": "p", "selector": Selector(width=8), "train_share": 0.8, "max_gradient_norm": 1.0}
 LVLM = LvlmConfig(

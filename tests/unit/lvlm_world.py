@@ -10,10 +10,11 @@ from pathlib import Path
 
 from builders import prepared, shipped, world_files
 
-from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.experiment.stage_configs import LvlmConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.data import WorldData
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.lvlm import LvlmConfig
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
 from lever_pipe.experiment.studies import parse_experiment
-from lever_pipe.runtime import plan
 
 LVLM = Path(__file__).parents[2] / "resources" / "world" / "lvlm"
 N_TRAIN = 64  # the world's least
@@ -34,6 +35,6 @@ def world() -> Path:
 def lvlm_config() -> LvlmConfig:
     """Return what the default run asks its LVLM with."""
     wildcards = {"objective": "on_policy", "preset": "world", "base": "1", "beta": "0", "seed": "0", "epoch": "1"}
-    config = plan.stage_config(parse_experiment(shipped()), "train_on_policy_epoch", wildcards)
+    config = config_of(parse_experiment(shipped()), "train_on_policy_epoch", wildcards)
     assert isinstance(config, TrainOnPolicyEpochConfig)
     return config.lvlm

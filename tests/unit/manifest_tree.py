@@ -12,8 +12,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from lever_pipe.base import contents, storage
+from lever_pipe.base.artefacts import MANIFEST, Call
 from lever_pipe.base.records import Manifest
-from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
+from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 LONG_AGO = 1_700_000_000
 CODE = "0123456789abcdef"
@@ -91,7 +92,8 @@ def planned(
 ) -> PlannedJob:
     """Return a job as a dry run plans it; `outputs` include the manifest."""
     given = inputs or {}
-    named = {name: [paths] if isinstance(paths, str) else list(paths) for name, paths in given.items()}
+    named = {name: Path(of) if isinstance(of, str) else tuple(map(Path, of)) for name, of in given.items()}
+    made = {name: Path(path) for name, path in outputs.items() if name != MANIFEST}
     return PlannedJob(
         rule=rule,
         wildcards={},
@@ -101,5 +103,7 @@ def planned(
         inputs=tuple(flat(given).values()),
         outputs=tuple(outputs.values()),
         triggers=requested,
-        call=PlannedCall(dict(config or {}), code, named),
+        call=Call(rule, dict(config or {}), code, named, made, Path(outputs[MANIFEST]))
+        if MANIFEST in outputs
+        else None,
     )

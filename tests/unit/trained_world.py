@@ -17,21 +17,14 @@ import torch
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.experiment.agent_config import (
-    AgentArm,
-    AgentEvaluation,
-    AgentExecution,
-    AgentGrpo,
-    AgentModel,
-    Environment,
-    Simulator,
-    SyntheticTasks,
-    TinyQwen3,
-    WarmStart,
-)
-from lever_pipe.experiment.agent_stage_configs import EvaluateAgentConfig, PolicyConfig, TrainAgentConfig
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluateAgentConfig
+from lever_pipe.experiment.agent_model import AgentModel, PolicyConfig, TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo, TrainAgentConfig
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.manifests import carry_out
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.warm_start import WarmStart
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation
 from lever_pipe.intention.agent.measures import Clock

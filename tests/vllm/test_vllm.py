@@ -14,8 +14,8 @@ from lvlm_world import LVLM, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, DataError
-from lever_pipe.experiment.lvlm_config import LvlmExecution, VllmSettings
-from lever_pipe.experiment.stage_configs import LvlmConfig, Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, Runtime, VllmSettings
+from lever_pipe.experiment.lvlm import LvlmConfig
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest

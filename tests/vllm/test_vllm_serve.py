@@ -17,8 +17,7 @@ from lvlm_world import LVLM
 from test_vllm import GIVEN, TOLERANCE, opened, replies_with, requests
 
 from lever_pipe.base.errors import ServerError
-from lever_pipe.experiment.lvlm_config import LvlmExecution, LvlmServer
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, LvlmServer, Runtime
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 NAME = "tiny"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.experiment.config import Preset
+from lever_pipe.experiment.arms import Preset
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from tests.sampling import ROOT
 

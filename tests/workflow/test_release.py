@@ -23,9 +23,10 @@ from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import Cell, PolicyRef, Selection
 from lever_pipe.commands.release_tool import _scores
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.data_config import EncoderSettings
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig, ScoreAnswersConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.evaluation import ScoreAnswersConfig
+from lever_pipe.experiment.examples import EncoderSettings
+from lever_pipe.experiment.selections import SelectDemonstrationsConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 from lever_pipe.lever import released
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.stages.answers import score_answers

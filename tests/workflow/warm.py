@@ -38,7 +38,7 @@ LIBRARIES = (
     "yte",
 )
 """Imports of a dry run next to `lever_pipe`; no module that a job computes with."""
-PLANNING = ("invocation", "agent_plan", "grid_plan", "failures", "sizing", "checks.doctor")
+PLANNING = ("invocation", "plan", "failures", "sizing", "checks.doctor")
 """What of `lever_pipe.runtime` the workflow imports."""
 OF_JOBS = (
     *("torch", "scipy.stats", "matplotlib.backends.backend_agg", "jinja2", "safetensors.torch", "tokenizers"),

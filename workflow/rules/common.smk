@@ -1,7 +1,9 @@
 import json
 from os.path import join
 
-from lever_pipe.runtime import agent_plan, grid_plan, plan, snakemake_adapter
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.experiment.plans import agents, data, grid, models, policies, training
+from lever_pipe.runtime import plan, snakemake_adapter
 
 # Path patterns of artifacts: OF_DATA for those of a data set, OF_POOLS for its pools, SETTING for an LVLM's answers. In
 # the documents' study all three are `LEVER`; the grid has a folder for each value of each axis.
@@ -60,7 +62,7 @@ wildcard_constraints:
 # Job priorities, to shorten the whole run: first jobs of the longest chain, then runs that are one long job each. The
 # other jobs fill the gaps.
 CHAIN, SHORT_CHAIN, LONG_JOB = 100, 60, 50
-LVLM_ENVIRONMENT = "../../envs/vllm.yaml" if plan.asks_vllm(EXPERIMENT) else "../../envs/gpu.yaml"
+LVLM_ENVIRONMENT = "../../envs/vllm.yaml" if models.asks_vllm(EXPERIMENT) else "../../envs/gpu.yaml"
 EMULATE = EXPERIMENT.emulate if "lever" in EXPERIMENT.studies else None
 
 
@@ -92,14 +94,14 @@ def files(**folders):
 
 def asking(wildcards, input):
     """Return the options for the ledger's folder and the LVLM's execution, which change no result."""
-    execution = grid_plan.at(EXPERIMENT, wildcards).lvlm.execution()
+    execution = grid.at(EXPERIMENT, wildcards).lvlm.execution()
     ledger = ["--ledger", plan.ledger_folder(EXPERIMENT)]
     return ledger if execution == "{}" else [*ledger, "--lvlm", execution]
 
 
 def lvlm_folder(wildcards):
     """Return the folder of a job's LVLM, or the name of a served model."""
-    return grid_plan.at(EXPERIMENT, wildcards).lvlm.model
+    return grid.at(EXPERIMENT, wildcards).lvlm.model
 
 
 # Paths.

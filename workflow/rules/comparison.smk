@@ -1,18 +1,18 @@
-EVALUATED, SAMPLED = plan.evaluated(EXPERIMENT), plan.sampled(EXPERIMENT)
-CONTROLLED = plan.controlled(EXPERIMENT)
-BATCHES = plan.batches(EXPERIMENT)
+EVALUATED, SAMPLED = policies.evaluated(EXPERIMENT), policies.sampled(EXPERIMENT)
+CONTROLLED = policies.controlled(EXPERIMENT)
+BATCHES = policies.batches(EXPERIMENT)
 SELECTING = [policy for policy in EVALUATED if not policy.startswith("baseline/")]
 PRESETS = [arm.preset for arm in EXPERIMENT.arms]
 
 
 rule collect_lineage:
     input:
-        training=expand(join(LEVER, "{policy}/run.json"), policy=plan.trained(EXPERIMENT)),
+        training=expand(join(LEVER, "{policy}/run.json"), policy=policies.trained(EXPERIMENT)),
         started=[
             f"{LEVER}/preset~{arm.preset}/init/seed~{seed}/run.json"
             for arm in EXPERIMENT.arms
             for seed in arm.seeds
-            if plan.started_from(EXPERIMENT, arm.preset)
+            if policies.started_from(EXPERIMENT, arm.preset)
         ],
         rewards=expand(join(LEVER, "preset~{preset}/groups.run.json"), preset=PRESETS),
         selections=expand(join(LEVER, "{policy}/selections.run.json"), policy=EVALUATED),
@@ -59,7 +59,7 @@ rule measure_drift:
     input:
         train_embeddings=f"{LEVER}/embeddings/train.safetensors",
         eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
-        selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *plan.starts(EXPERIMENT)]),
+        selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *policies.starts(EXPERIMENT)]),
         eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
         parameters=f"{TABLES}/parameters.csv",

@@ -1,4 +1,4 @@
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS
+from lever_pipe.experiment.emulation import EMULATED_ARMS
 
 
 rule emulate_first_items:
@@ -24,12 +24,12 @@ rule emulate_first_items:
 
 
 if EMULATE:
-    OF_ARM = [policy.removeprefix("emulation/none/") for policy in plan.emulated(EXPERIMENT, "none")]
+    OF_ARM = [policy.removeprefix("emulation/none/") for policy in policies.emulated(EXPERIMENT, "none")]
     UNTOUCHED = f"{LEVER}/preset~{EMULATE.preset}"
 
     rule emulate_untouched:
         input:
-            groups=f"{UNTOUCHED}/{plan.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
+            groups=f"{UNTOUCHED}/{training.grpo_groups(EXPERIMENT, EMULATE.preset)}.safetensors",
             embeddings=f"{LEVER}/embeddings/train.safetensors",
             reference=f"{UNTOUCHED}/rce/seed~{EMULATE.seed}/epoch~{EMULATE.base_rce_epoch}/selector.safetensors",
         output:
@@ -72,7 +72,7 @@ if EMULATE:
 
     rule score_emulation:
         input:
-            selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=plan.emulated(EXPERIMENT)),
+            selections=expand(join(LEVER, "{policy}/selections.jsonl"), policy=policies.emulated(EXPERIMENT)),
             answers=f"{LEVER}/answers/emulation/answers.jsonl",
             eval_examples=f"{LEVER}/examples/eval.jsonl",
             untouched=f"{EMULATION}/untouched/metrics.jsonl",

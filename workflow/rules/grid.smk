@@ -1,6 +1,6 @@
 GRID = f"{RESULTS}/grid"
 GRID_PAGE = [f"{GRID}/report.html"] if "grid" in EXPERIMENT.studies else []
-ANSWERED = [grid_plan.batch_of(cell) for cell in plan.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
+ANSWERED = [grid.answers_of(cell) for cell in grid.evaluated_cells(EXPERIMENT)] if GRID_PAGE else []
 
 
 rule compare_cells:

@@ -3,11 +3,11 @@ AGENTS = f"{RESULTS}/intention"
 RUN_OF_AGENT = join(AGENTS, "arm~{arm}/seed~{seed}")
 AGENT_TABLES = f"{AGENTS}/tables"
 IS_NATIVE = INTENTION.engine == "native"
-AGENT_RUNS = [agent_plan.folder_of(run) for run in agent_plan.runs(INTENTION)]
+AGENT_RUNS = [agents.folder_of(run) for run in agents.runs(INTENTION)]
 PLAYED_RUNS = AGENT_RUNS if IS_NATIVE else []
 SERVED_AGENTS = [agent.name for agent in INTENTION.served]
 WARM_START = f"{AGENTS}/warm_start/policy"
-CODEC = [f"{WARM_START}/{name}" for name in agent_plan.codec_files(INTENTION)]
+CODEC = [f"{WARM_START}/{name}" for name in agents.codec_files(INTENTION)]
 START = [f"{WARM_START}/model.safetensors", f"{WARM_START}/config.json", *CODEC] if INTENTION.is_taught else []
 # No declared input, so that Snakemake ignores its times: the identity contains the digest of the model folder.
 MODEL_FOLDER = {"start": INTENTION.model.folder} if INTENTION.model.folder else {}
@@ -18,7 +18,7 @@ rule prepare_tasks:
     input:
         **{
             name: [path for path in paths if not snakemake_adapter.is_assumed(path)]
-            for name, paths in agent_plan.raw_files(INTENTION).items()
+            for name, paths in agents.raw_files(INTENTION).items()
         },
     output:
         train_tasks=f"{AGENTS}/tasks/train.jsonl",

@@ -5,10 +5,10 @@ def raw_file(kind, split=None):
     """Return a function for the path of a raw file or image folder of a job's data set; `split` overrides the job's."""
 
     def path(wildcards):
-        data, part = grid_plan.at(EXPERIMENT, wildcards).data, split or wildcards.split
+        data, part = grid.at(EXPERIMENT, wildcards).data, split or wildcards.split
         if data.source == "files":
             return getattr(data.files, f"{part}_{kind}")
-        return GENERATED[kind].format(raw=grid_plan.raw_of(wildcards), split=SPLITS[part])
+        return GENERATED[kind].format(raw=grid.raw_of(wildcards), split=SPLITS[part])
 
     return path
 
@@ -18,7 +18,7 @@ def raw_input(kind):
 
     def path(wildcards):
         name = raw_file(kind)(wildcards)
-        is_given = grid_plan.at(EXPERIMENT, wildcards).data.source == "files"
+        is_given = grid.at(EXPERIMENT, wildcards).data.source == "files"
         return [] if is_given and snakemake_adapter.is_assumed(name) else name
 
     return path
@@ -26,7 +26,7 @@ def raw_input(kind):
 
 def listing_of_images(wildcards):
     """Return the file with the digest of each image: an input that changes with any image, unlike a folder's time."""
-    data = grid_plan.at(EXPERIMENT, wildcards).data
+    data = grid.at(EXPERIMENT, wildcards).data
     if data.source == "world":
         return raw_file("listing")(wildcards)
     return RUN.listing_of_images(OWN_LISTING.format(**wildcards), data, wildcards.split)
@@ -39,7 +39,7 @@ def train_examples_for_eval(wildcards):
 
 def encoder_folder(wildcards):
     """Return the encoder of a file of embeddings: the selector's, or that of the pools."""
-    return plan.encoder_of(EXPERIMENT, wildcards).model
+    return data.encoder_of(EXPERIMENT, wildcards).model
 
 
 def of_epoch_before(run, first, name):
@@ -66,12 +66,12 @@ def of_epoch_before_rce(name):
 
 def start_of_selector(wildcards):
     """Return the configured initial checkpoint of a preset's selector, if any."""
-    return plan.started_from(EXPERIMENT, wildcards.preset)
+    return policies.started_from(EXPERIMENT, wildcards.preset)
 
 
 def groups_of_grpo(wildcards):
     """Return the rewarded groups for offline GRPO, and for continued RCE, which must use the same data."""
-    name = plan.grpo_groups(EXPERIMENT, wildcards.preset)
+    name = training.grpo_groups(EXPERIMENT, wildcards.preset)
     return f"{setting_of(wildcards)}/preset~{wildcards.preset}/{name}.safetensors"
 
 
@@ -91,20 +91,20 @@ def grpo_priority(wildcards):
 
 def selector_to_evaluate(wildcards):
     """Return the selector that a job evaluates; a transferred one is in the folder of its training setting."""
-    home, policy = grid_plan.trained_at(EXPERIMENT, wildcards)
+    home, policy = grid.trained_at(EXPERIMENT, wildcards)
     return f"{SETTING.format(**home)}/{policy}/selector.safetensors"
 
 
 def own_selections(wildcards):
     """Return a user's file of selections; none if the user's policy is a module."""
     files_by_data = EXPERIMENT.grid.policies[wildcards.own].selections
-    return [files_by_data[grid_plan.setting_of(wildcards).data]] if files_by_data else []
+    return [files_by_data[grid.setting_of(wildcards).data]] if files_by_data else []
 
 
 def selections_of_batch(wildcards):
     """Return the selections of all policies of one answer batch."""
-    policies = plan.policies_of_batch(EXPERIMENT, wildcards)
-    return [f"{setting_of(wildcards)}/{policy}/selections.jsonl" for policy in policies]
+    names = grid.policies_of_batch(EXPERIMENT, wildcards)
+    return [f"{setting_of(wildcards)}/{policy}/selections.jsonl" for policy in names]
 
 
 def selectors_of_arm(wildcards):
@@ -113,14 +113,14 @@ def selectors_of_arm(wildcards):
     return expand(join(LEVER, "{run}/selector.safetensors"), run=runs)
 
 
-def of_batches(name, policies):
+def of_batches(name, names):
     """Return the file of each policy's answer batch, in the order of the policies and with repetitions."""
-    return expand(join(LEVER, "answers/{batch}/") + name, batch=map(plan.batch_of, policies))
+    return expand(join(LEVER, "answers/{batch}/") + name, batch=[PolicyName.parse(policy).batch for policy in names])
 
 
 def as_agent(wildcards, input):
     """Return the option for execution settings of study `intention`, which change no result."""
-    return ["--agent", agent_plan.execution_of(INTENTION)]
+    return ["--agent", agents.execution_of(INTENTION)]
 
 
 def index_entry(kind, name):

@@ -7,8 +7,8 @@ TEMPLATES = shipped("lever_pipe/report/templates")
 rule collect_results:
     input:
         cells=expand(join(LEVER, "answers/{batch}/cells.jsonl"), batch=BATCHES),
-        metrics=expand(join(LEVER, "{policy}/metrics.json"), policy=plan.trained(EXPERIMENT)),
-        steps=expand(join(LEVER, "{policy}/steps.jsonl"), policy=plan.stepped(EXPERIMENT)),
+        metrics=expand(join(LEVER, "{policy}/metrics.json"), policy=policies.trained(EXPERIMENT)),
+        steps=expand(join(LEVER, "{policy}/steps.jsonl"), policy=policies.stepped(EXPERIMENT)),
         rl_summary=f"{LEVER}/rl_data/summary.json",
         ties=f"{LEVER}/rl_data/ties.jsonl",
         groups=expand(join(LEVER, "preset~{preset}/groups.safetensors"), preset=PRESETS),

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
-from lever_pipe.experiment.agent_config import AgentEvaluation, EvaluationMode
-from lever_pipe.intention.agent.measures import END_REASONS
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluationMode
 from lever_pipe.intention.agent.rollout import LET_THE_USER_ANSWER, Episode, EpisodeRequest, Player
 from lever_pipe.intention.records import (
+    END_REASONS,
     Checkpoint,
     DialogueCall,
     DialogueRow,

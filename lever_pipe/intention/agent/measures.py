@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +15,11 @@ from lever_pipe.base.sums import sum_in_order
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored
 from lever_pipe.intention.agent.update import Credit, TrainingSample
-from lever_pipe.intention.records import SERVED_ENDS, EndReason
+from lever_pipe.intention.records import END_REASONS
 from lever_pipe.losses.credit import groups_without_spread
 from lever_pipe.losses.tokens import distances_to_reference
 from lever_pipe.metrics.throughput import dense_parameters, mfu, peak_flop, training_flop
 
-END_REASONS: tuple[str, ...] = tuple(end for end in get_args(EndReason) if end not in SERVED_ENDS)
-"""End reasons of a policy's episodes, without those that only served agents have."""
 PHASES = ("step", "rollout", "simulator", "log_probs", "reference", "update", "validation", "checkpoint")
 """Timed phases, in wall seconds. `step` excludes validation and checkpoint, which the published seconds include on the
 steps that have them."""

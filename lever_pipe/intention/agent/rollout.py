@@ -18,8 +18,10 @@ from lever_pipe.base.errors import CheckpointError, DataError, TrainingError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import AgentExecution, AgentModel, Environment, Simulator
-from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig, TrainAgentConfig
+from lever_pipe.experiment.agent_evaluation import EvaluateStartConfig
+from lever_pipe.experiment.agent_model import AgentModel
+from lever_pipe.experiment.agent_training import TrainAgentConfig
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
 from lever_pipe.intention.agent.generation import Decoding, DialogueCache, GenerationCounts, Speaker, speak, uniforms
 from lever_pipe.intention.agent.policy import Precision, autocast, load_policy
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall

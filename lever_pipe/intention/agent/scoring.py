@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lever_pipe.experiment.agent_config import AgentGrpo
 from lever_pipe.intention.agent.layers import branching, causal, run_layers
 from lever_pipe.intention.agent.policy import recomputes
 from lever_pipe.losses.vocabulary import token_entropies, token_log_probs
+
+if TYPE_CHECKING:
+    from lever_pipe.experiment.agent_training import AgentGrpo
 
 LEAST_SHARED = 128
 """Minimum length of a common prefix from which on the texts of one pass compute it only once."""

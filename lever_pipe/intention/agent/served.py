@@ -21,8 +21,8 @@ from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.replies import WORDS, Problem, Reply, problem_of, reply_of
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import AgentExecution, ServedAgent
-from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
+from lever_pipe.experiment.environment import AgentExecution
+from lever_pipe.experiment.served_agents import EvaluateServedConfig, ServedAgent
 from lever_pipe.intention.agent.rollout import (
     MISHAPS,
     Episode,

@@ -19,8 +19,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm, Schedule, Stop
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.agent_training import WEIGHTS, AgentArm, Schedule, Stop, TrainAgentConfig
 from lever_pipe.intention.agent.evaluation import When, evaluate
 from lever_pipe.intention.agent.measures import Clock, memory_peak, rates, step_values
 from lever_pipe.intention.agent.policy import prepare_for_updates, save_policy

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW, require_finite
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
 from lever_pipe.intention.agent.policy import Precision, autocast, recomputes
 from lever_pipe.intention.agent.rollout import Episode
 from lever_pipe.intention.agent.scoring import cut, score

@@ -21,7 +21,8 @@ from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.seeding import generator
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.agent_config import Environment, Simulator, WarmStart
+from lever_pipe.experiment.environment import Environment, Simulator
+from lever_pipe.experiment.warm_start import WarmStart
 from lever_pipe.intention.agent.policy import Precision, autocast, prepare_for_updates
 from lever_pipe.intention.agent.scoring import cut, score
 from lever_pipe.intention.codecs.protocol import ChatCodec, ToolCall

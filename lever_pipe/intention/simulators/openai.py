@@ -10,7 +10,7 @@ from typing import TypeVar
 from lever_pipe.base.chat import Chat, ChatRequest, UnreadableError, find_access
 from lever_pipe.base.replies import text_in
 from lever_pipe.base.storage import is_unicode
-from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
+from lever_pipe.experiment.environment import AgentExecution, Endpoint, Simulator
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 

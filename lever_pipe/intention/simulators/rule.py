@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lever_pipe.base.chat import RequestCounts
-from lever_pipe.experiment.agent_config import AgentExecution, Simulator
+from lever_pipe.experiment.environment import AgentExecution, Simulator
 from lever_pipe.intention.lexicon import IRRELEVANT, NO_SLOT, REPEATED, SLOTS
 from lever_pipe.intention.records import Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, RootModel
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.sections import displayed
-from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
 from lever_pipe.intention.records import MissingDetail, Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
 

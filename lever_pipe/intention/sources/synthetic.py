@@ -14,7 +14,7 @@ import numpy as np
 
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.agent_config import SyntheticTasks
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, VALUES, inquiry
 from lever_pipe.intention.records import MissingDetail, Task
 from lever_pipe.intention.sources.protocol import RawFiles, Splits

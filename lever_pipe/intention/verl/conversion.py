@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base.errors import RecordError, shortened
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.experiment.intention import ConvertVerlConfig
 from lever_pipe.intention.records import DoneRow, EvaluationRow, StepRow
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

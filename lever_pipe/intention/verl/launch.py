@@ -18,8 +18,9 @@ import jinja2
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.parsing import refusal
 from lever_pipe.base.sections import Section
-from lever_pipe.experiment.agent_config import SCHEDULES, Endpoint, Environment, Schedule
-from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.agent_training import SCHEDULES, Schedule
+from lever_pipe.experiment.environment import Endpoint, Environment
+from lever_pipe.experiment.intention import RenderVerlConfig
 
 TEMPLATES = Path(__file__).with_name("templates")
 """One template per launch file. Scripts use the filter `sh`, which quotes a value for the shell. The shell never parses

@@ -9,7 +9,7 @@ from pathlib import Path
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.data_config import ExampleSettings
+from lever_pipe.experiment.examples import ExampleSettings
 from lever_pipe.lever.datasets.protocol import AskedImage, Reader, ReadOptions, ReadResult, VqaFilePaths
 
 

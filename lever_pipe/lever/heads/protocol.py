@@ -18,7 +18,7 @@ from lever_pipe.base.rowwise import filled
 
 
 class HeadSettings(NamedTuple):
-    """Arguments of a head; `experiment.config.OPTIONS` lists the heads that use `steps`."""
+    """Arguments of a head."""
 
     width: int  # H
     temperature: float

@@ -20,7 +20,7 @@ from lever_pipe.base.plugins import plugin
 from lever_pipe.base.rowwise import rowwise
 from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes, shaped
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 
 

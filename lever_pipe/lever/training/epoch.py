@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -15,12 +15,18 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import EpochMetrics, PolicyRef
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce, Sft
-from lever_pipe.experiment.stage_configs import TrainingConfig
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, read_table
 from lever_pipe.lever.selector.network import PointerSelector, architecture_of, load_selector, save_selector
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Updates, validation_loss
+
+if TYPE_CHECKING:
+    from lever_pipe.experiment.distil import Distil
+    from lever_pipe.experiment.grpo import Grpo
+    from lever_pipe.experiment.on_policy import OnPolicy
+    from lever_pipe.experiment.rce import Rce
+    from lever_pipe.experiment.selector import TrainingConfig
+    from lever_pipe.experiment.sft import Sft
 
 
 class TrainingInputs(NamedTuple):

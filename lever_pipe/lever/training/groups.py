@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from torch import Tensor
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, Pool, QueryBeams, RlGroup, Trajectory
-from lever_pipe.losses.advantages import group_advantages, published_z_scores, top_k_by_reward
 
 BATCH = 256
 """Queries at one time outside training; results for a query do not depend on it."""
@@ -141,20 +140,6 @@ def split_groups(groups: Groups, train_share: float) -> tuple[Groups, Groups]:
         )
     rows = torch.arange(len(groups))
     return groups.take(rows[:n_train]), groups.take(rows[n_train:])
-
-
-def keep_best(
-    groups: Groups, k: int, *, z_clamp: float, advantage_std_floor: float, advantage_clamp: float
-) -> tuple[Groups, Tensor]:
-    """Return the k best-rewarded selections of every query and their advantages `[B, k]`."""
-    # As published, rewards are standardised twice: over all selections, then over the k best.
-    z = published_z_scores(groups.rewards, groups.valid, clamp=z_clamp)
-    best, valid = top_k_by_reward(z, groups.valid, k)
-    shots = groups.selections.shape[-1]
-    selections = groups.selections.gather(1, best[..., None].expand(-1, -1, shots))
-    advantages = group_advantages(z.gather(1, best), valid, std_floor=advantage_std_floor, clamp=advantage_clamp)
-    rewards = groups.rewards.gather(1, best)
-    return replace(groups, selections=selections, rewards=rewards, valid=valid), advantages
 
 
 def batches(n: int, size: int, generator: torch.Generator, *, most: int | None = None) -> list[Tensor]:

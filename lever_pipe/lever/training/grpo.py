@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lever_pipe.experiment.config import Grpo
+from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
-from lever_pipe.lever.training.groups import BATCH, Groups, batches, keep_best
+from lever_pipe.lever.training.best import keep_best
+from lever_pipe.lever.training.groups import BATCH, Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
 from lever_pipe.losses.grpo import grpo_terms
 from lever_pipe.losses.kl import divergence_of_logs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,11 @@ from lever_pipe.base.optimiser import AdamW, require_finite
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups
-from lever_pipe.losses.grpo import PolicyTerms
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.sequence import first_step_logits, selection_log_probs
+
+if TYPE_CHECKING:
+    from lever_pipe.losses.surrogate import PolicyTerms
 
 
 class Step(NamedTuple):

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Example, ExampleId, Normalisation, PoolPosition, Proposal
-from lever_pipe.experiment.config import KlForm, OnPolicy, Reward
+from lever_pipe.base.records import Example, ExampleId, KlForm, Normalisation, PoolPosition, Proposal
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.rewards import reward_function
 from lever_pipe.lever.selector.decoding import draw, gumbel
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import PointerSelector
+from lever_pipe.lever.training.draws import SampledSelections
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, logged, policy_entropy
-from lever_pipe.lever.training.supervised import progress_of
-from lever_pipe.lever.trajectories import PromptIds, trajectories_of
+from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
     group_advantages,
     leave_one_out_advantages,
 )
-from lever_pipe.losses.grpo import on_policy_terms
 from lever_pipe.losses.kl import divergence_of_draws, kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.reduction import group_has_spread, masked
-from lever_pipe.losses.schedules import cosine
+from lever_pipe.losses.schedules import cosine, progress_of
 from lever_pipe.losses.sequence import ended_selections, net_rewards, step_log_probs, step_logits
-from lever_pipe.lvlms.asking.prompts import Wording
+from lever_pipe.lvlms.asking.prompts import PromptIds, Wording
 from lever_pipe.lvlms.protocol import Lvlm
 
 
@@ -47,19 +44,6 @@ class ScoredSelection(NamedTuple):
 
 ScoreFunction = Callable[[Sequence[PromptIds]], list[ScoredSelection]]
 """Answers prompts and rewards the answers: one result for each selection, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class SampledSelections:
-    """B queries with G selections each, and the state of the policy that sampled them."""
-
-    prompts: list[PromptIds]  # B G
-    groups: Groups  # selections [B, G, S], whose entries after `lengths` do not count; rewards [B, G]
-    lengths: Tensor  # [B, G] demonstrations in a selection
-    taken: Tensor  # [B, G, S] bool: steps whose log-probabilities count: the picks, and a stop
-    accuracies: Tensor  # [B, G]
-    log_probs: Tensor  # [B, G] under the sampling policy
-    scores: Tensor  # the sampling policy's logits, still in the autograd graph, for the first step on the batch
 
 
 class BatchResult(NamedTuple):
@@ -156,39 +140,6 @@ def draw_groups(
     scores = scores_of(policy, encoded, selections, may_stop=True)
     log_probs = masked(step_log_probs(scores.detach(), selections), taken).sum(dim=-1)
     return SampledSelections(prompts, groups, lengths, taken, accuracies, log_probs, scores)
-
-
-def save_draws(path: Path, sampled: Sequence[SampledSelections]) -> None:
-    """Write the samples of an epoch: query ids `[B]`, selections `[B, G, S]`, their lengths and rewards `[B, G]`."""
-    # int16 suffices for pool positions and lengths, and keeps the file small.
-    arrays = {
-        "queries": torch.cat([batch.groups.queries for batch in sampled]),
-        "selections": torch.cat([batch.groups.selections for batch in sampled]).to(torch.int16),
-        "lengths": torch.cat([batch.lengths for batch in sampled]).to(torch.int16),
-        "rewards": torch.cat([batch.groups.rewards for batch in sampled]),
-    }
-    storage.write_arrays(path, {name: tensor.cpu().numpy() for name, tensor in arrays.items()})
-
-
-def load_draws(path: Path, train: Groups) -> Groups:
-    """Return an epoch's samples for some of the `train` queries, with their pools, in the order of sampling.
-
-    Raises:
-        RecordError: selections of several lengths, or of another query.
-    """
-    arrays = {name: torch.from_numpy(array) for name, array in storage.read_arrays(path).items()}
-    queries, selections = arrays["queries"].to(train.queries.device), arrays["selections"].long()
-    if (arrays["lengths"] != selections.shape[2]).any():
-        found = str(sorted(set(arrays["lengths"].flatten().tolist())))
-        raise RecordError(f"{path}: expected selections of one length", found=found, do="Draw one: on_policy.shots.")
-    # The ids of `train` are ascending (`pad_groups`), so a binary search finds the rows.
-    rows = torch.searchsorted(train.queries, queries).clamp(max=len(train) - 1)
-    if (train.queries[rows] != queries).any():
-        found = str(sorted(set(queries.tolist()) - set(train.queries.tolist()))[:5])
-        raise RecordError(f"{path}: expected queries that train", found=found, do="Rerun train_on_policy_epoch.")
-    rewards = arrays["rewards"].to(queries.device)
-    valid = torch.ones_like(rewards, dtype=torch.bool)
-    return Groups(queries, train.pools[rows], selections.to(queries.device), rewards, valid)
 
 
 def prompts_of(queries: Groups, selections_BGS: Tensor, lengths_BG: Tensor) -> list[PromptIds]:

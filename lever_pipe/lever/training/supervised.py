@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lever_pipe.base.records import Example, Normalisation
-from lever_pipe.experiment.config import Distil, Rce, Sft
-from lever_pipe.lever.baselines import best_by_annotations
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups, batches
 from lever_pipe.lever.training.loop import Step, Updates, policy_entropy
-from lever_pipe.losses.distillation import distillation_terms
 from lever_pipe.losses.rce import rce_terms, reward_ranges
-from lever_pipe.losses.schedules import cosine, linear, scheduled_rate
+from lever_pipe.losses.schedules import cosine, linear, progress_of, scheduled_rate
 from lever_pipe.losses.sequence import selection_log_probs
+
+if TYPE_CHECKING:
+    from lever_pipe.experiment.rce import Rce
+    from lever_pipe.experiment.sft import Sft
 
 
 def rce_epoch(
@@ -73,12 +72,6 @@ def imitation_step(
     return Step(terms.total, {name: float(value) for name, value in values.items()})
 
 
-def progress_of(epoch: int, step: int, steps_per_epoch: int, horizon_epochs: int) -> float:
-    """Return a step's position in the schedule's horizon, in [0, 1]; later epochs have 1."""
-    last = horizon_epochs * steps_per_epoch - 1
-    return min(1.0, ((epoch - 1) * steps_per_epoch + step) / max(last, 1))
-
-
 def targets_of(groups: Groups, settings: Sft) -> Groups:
     """Return the imitated part of beam data: all beams, or the first (best) beam of each query."""
     if settings.targets == "beams":
@@ -114,45 +107,3 @@ def sft_epoch(
         batch = groups.take(rows)
         loss, values = imitation_step(module, table, batch, settings.temperature, per_pick=True)
         updates.take(Step(loss, values | {"learning_rate": learning_rate}), len(batch))
-
-
-def oracle_targets(train: Sequence[Example], groups: Groups, rule: Normalisation = "when_they_disagree") -> Tensor:
-    """Return the distribution `[B, K]` over each pool that is uniform on its best candidates; a row of zeros if none.
-
-    The query's own annotations determine the best, as for the baseline `oracle`: no policy sees the annotations.
-    """
-    best = [
-        best_by_annotations(train[query], [train[i] for i in pool], rule)
-        for query, pool in zip(groups.queries.tolist(), groups.pools.tolist(), strict=True)
-    ]
-    marked_BK = torch.from_numpy(np.stack(best)).to(groups.queries.device, torch.float32)
-    # The clamp keeps rows without any best candidate at zero.
-    return marked_BK / marked_BK.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def distil_epoch(
-    updates: Updates,
-    table: EmbeddingTable,
-    groups: Groups,
-    targets_BK: Tensor,
-    settings: Distil,
-    generator: torch.Generator,
-) -> None:
-    """Take the steps of the shuffled passes over the queries."""
-    for _ in range(settings.passes):
-        for rows in batches(len(groups), settings.batch_queries, generator):
-            batch = groups.take(rows)
-            updates.take(distil_step(updates.module, table, batch, targets_BK=targets_BK[rows]), len(batch))
-
-
-def distil_step(module: PointerSelector, table: EmbeddingTable, batch: Groups, *, targets_BK: Tensor) -> Step:
-    """Return the distance of the first pick from the oracle's distribution, and its metrics."""
-    scores = module.train()(table.vectors[batch.queries], table.vectors[batch.pools])
-    terms = distillation_terms(scores, targets_BK)
-    values = {
-        "entropy": float(policy_entropy(scores.detach())),
-        "agreement": float(terms.agreement),
-        "target_entropy": float(terms.target_entropy),
-        "gradient_share": float(terms.gradient_share),
-    }
-    return Step(terms.total, values)

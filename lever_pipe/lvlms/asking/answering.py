@@ -22,10 +22,10 @@ from lever_pipe.base import numerics, plugins, rowwise
 from lever_pipe.base.errors import CheckpointError, DataError, shortened
 from lever_pipe.base.model_folders import end_tokens
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.provenance import canonical_json, engine_code, installed_versions
+from lever_pipe.base.provenance import canonical_json, fingerprint, installed_versions, with_imports
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import AnswerSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import AnswerSettings
 from lever_pipe.lvlms._requests import (
     Answer,
     PromptTooLongError,
@@ -38,6 +38,11 @@ from lever_pipe.lvlms._requests import (
 from lever_pipe.lvlms.asking.ledger import ENGINE_DIGITS, Ledger, register, require_confirmation
 from lever_pipe.lvlms.asking.prompts import TextSegment
 from lever_pipe.lvlms.protocol import COUNTERS, DecodeOptions, ImageSource, LvlmFamily, LvlmReply, LvlmRequest
+
+OF_EVERY_ENGINE = ("images", "rowwise")
+"""Decoding of images, and matrix products."""
+NOT_ENGINE = ("ledger", "prompts")
+"""Modules that compute nothing; prompts are part of an answer's key."""
 
 
 def load_lvlm(
@@ -269,13 +274,24 @@ def _identity_of(family: LvlmFamily, settings: AnswerSettings, device: str, deco
     kind, versions = torch.device(device).type, installed_versions()
     return {
         **family.identity(),
-        "code": engine_code(f"lever_pipe.lvlms.{settings.engine}", __name__),
+        "code": engine_code(f"lever_pipe.lvlms.{settings.engine}"),
         "libraries": {name: versions[name] for name in ("torch", "transformers", "tokenizers")},
         "dtype": settings.dtype,
         "device": kind,
         "numerics": numerics.path() if kind == "cpu" else "",
         **asdict(decode),
     }
+
+
+def engine_code(plugin: str) -> str:
+    """Return the fingerprint of an LVLM's computation: the modules of `lvlms` that it and this module use.
+
+    `NOT_ENGINE` is left out, and `OF_EVERY_ENGINE` added. Answers of other code do not count as answers of this code.
+    """
+    code, package = with_imports([plugin, __name__]), plugin.rpartition(".")[0]
+    last = {name: name.rpartition(".")[2] for name in code}
+    own = {name for name in code if name.startswith(package) and last[name] not in NOT_ENGINE}
+    return fingerprint({name: code[name] for name in code if name in own or last[name] in OF_EVERY_ENGINE})
 
 
 @lru_cache(maxsize=65_536)

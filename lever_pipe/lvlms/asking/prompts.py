@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import PromptSettings
+from lever_pipe.base.records import Example, ExampleId
+from lever_pipe.experiment.lvlm import PromptSettings
 
 Role = Literal["system", "user", "assistant"]
 
@@ -144,3 +144,7 @@ def _turn(role: Role, example: Example, template: str) -> Turn:
 
 def _filled(template: str, example: Example) -> str:
     return template.format(question=example.question, answer=example.answer).strip()
+
+
+PromptIds = tuple[ExampleId, tuple[ExampleId, ...]]
+"""A query and its demonstrations, in prompt order."""

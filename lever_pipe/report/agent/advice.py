@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.report.agent.runs import MODES, AgentView, as_printed, tested
 from lever_pipe.report.cells import Cell, holm, message
 from lever_pipe.report.evidence import EvidenceRow

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm, Schedule
+from lever_pipe.experiment.agent_training import AgentArm, Schedule
 from lever_pipe.report.agent.runs import AgentView, view_of, weight_cell
 from lever_pipe.report.cells import Message, code, message
 from lever_pipe.report.context import ReportContext

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lever_pipe.base.sums import sum_in_order
-from lever_pipe.experiment.agent_config import WEIGHTS, AgentArm
+from lever_pipe.experiment.agent_training import WEIGHTS, AgentArm
 from lever_pipe.report.agent.document_003 import TRAJECTORY_SCORES
 from lever_pipe.report.agent.runs import (
     MODES,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm
+from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.report.agent.runs import (
     BY_MODE,
     MODES,

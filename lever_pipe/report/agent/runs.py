@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lever_pipe.experiment.agent_config import AgentArm, EvaluationMode, Schedule
-from lever_pipe.experiment.report_stage_configs import ShownAgents
+from lever_pipe.experiment.agent_evaluation import EvaluationMode
+from lever_pipe.experiment.agent_training import AgentArm, Schedule
+from lever_pipe.experiment.report import ShownAgents
 from lever_pipe.report.cells import Cell, Estimate, derived, gap, level, message, verdict
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lever_pipe.base.policy_names import BASELINE, OWN, PolicyName, group_of
-from lever_pipe.experiment.stage_configs import CompareCellsConfig
+from lever_pipe.experiment.grid import CompareCellsConfig
 from lever_pipe.report.evidence import MEAN, PRIMARY
 from lever_pipe.report.inference import estimates
 from lever_pipe.report.inference.estimates import ComparisonRow, Draws, IntervalRow

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lever_pipe.base.policy_names import OWN, PolicyName, beta_text
-from lever_pipe.experiment.stage_configs import MissingCell
+from lever_pipe.experiment.grid import MissingCell
 from lever_pipe.report.cells import Cell, Estimate, p_value
 from lever_pipe.report.evidence import ALPHA, MEAN, OF_ONE_RUN
 from lever_pipe.report.grid.cells import AGAINST_RANDOM, BASELINE_FAMILY, OWN_BASELINES, QUESTIONS, RICES, GridCell

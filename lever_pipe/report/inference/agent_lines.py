@@ -12,8 +12,8 @@ from typing import NamedTuple
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.agent_config import START_ARM
-from lever_pipe.experiment.agent_stage_configs import AgentRun
+from lever_pipe.experiment.agent_evaluation import AgentRun
+from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.intention.records import UNSOUND, DoneRow, EpisodeRow, EvaluationRow, StepRow
 from lever_pipe.report.inference.agent_runs import (
     CEILING,

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import scipy
 
-from lever_pipe.experiment.agent_config import START_ARM
+from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.report.evidence import PRIMARY, SECONDARY, STUDENT
 from lever_pipe.report.inference.agent_runs import TEST
 from lever_pipe.report.inference.endpoints import (

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lever_pipe.experiment.agent_config import START_ARM, AgentEvaluation
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.agent_training import START_ARM
 from lever_pipe.report.evidence import PRIMARY, SECONDARY
 from lever_pipe.report.inference.agent_runs import MODES, N_SAMPLES, N_TASKS, TEST, VAL, AgentRuns, last_mean
 from lever_pipe.report.inference.estimates import Draws, Interval, means

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import Sweep
-from lever_pipe.experiment.evaluation_config import PrimaryCells
+from lever_pipe.experiment.evaluation import PrimaryCells
+from lever_pipe.experiment.sweeps import Sweep
 from lever_pipe.report.evidence import BY_SHOTS, PRIMARY, SECONDARY, TOGETHER, adjusted_in
 
 REFERENCE_BETA = 0.15

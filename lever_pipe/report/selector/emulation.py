@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lever_pipe.base.policy_names import beta_text
-from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
+from lever_pipe.experiment.emulation import CONTROL, DROPOUT, EMULATED_ARMS, Emulate
 from lever_pipe.report.cells import Cell, average, code, level, message
 from lever_pipe.report.context import DOCUMENT_SAMPLES, ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow

@@ -13,7 +13,7 @@ from math import perm
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lever_pipe.experiment.evaluation_config import CONTROL, DROPOUT, HEAD, POOL
+from lever_pipe.experiment.emulation import CONTROL, DROPOUT, HEAD, POOL
 from lever_pipe.report.cells import (
     Cell,
     Estimate,

@@ -15,15 +15,16 @@ from pathlib import Path
 from lever_pipe.base import plugins
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.experiment.lvlm_config import LvlmSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import LvlmSettings
+from lever_pipe.experiment.plans import models
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.lever.datasets._splits import read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
-from lever_pipe.runtime import plan, sizing
+from lever_pipe.runtime import sizing
 from lever_pipe.runtime.checks.findings import Outcome, ok, problem, refused, warning
 from lever_pipe.world.files import write_raw_files
 
@@ -43,7 +44,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
         count: number of questions.
         folder: the working directory.
     """
-    lvlm, config = experiment.lvlm, plan.lvlm_config(experiment)
+    lvlm, config = experiment.lvlm, models.lvlm_config(experiment.lvlm)
     device = str(sizing.resources_for(experiment)("answer_prompts").resources["device"])
     name = f"answers of {lvlm.model}"
     yield ok(name, f"by plugin {config.engine} on {device} (lvlm.engine: {lvlm.engine})")
@@ -84,7 +85,7 @@ def check(experiment: Experiment, count: int, folder: Path) -> Iterator[Outcome]
 
 def prompt(lvlm: LvlmSettings, folder: Path) -> Outcome:
     """Check the prompt of a question with one demonstration by the configured plugin, without reading weights."""
-    engine = plan.lvlm_engine(lvlm)
+    engine = models.lvlm_engine(lvlm)
     check = f"prompt of {lvlm.model}"
     common = {"image": "", "question_type": "", "answer": "yes", "answers": ("yes",)}
     demonstration, query = (

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lever_pipe.base.errors import first
 from lever_pipe.runtime.checks.findings import Outcome, problem
-from lever_pipe.runtime.rerun.why_names import first
 
 COMMANDS = ("squeue", "sbatch", "scancel")
 PER_CPU = "mem_mb_per_cpu"

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from lever_pipe.base.errors import LeverPipeError, PreflightError
-from lever_pipe.runtime.rerun.why_names import counted
+from lever_pipe.base.errors import LeverPipeError, PreflightError, counted
 
 
 class Level(StrEnum):

@@ -15,15 +15,16 @@ from lever_pipe.base import model_folders
 from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.sections import dotted
-from lever_pipe.experiment.data_config import Data
+from lever_pipe.experiment.data import Data
+from lever_pipe.experiment.plans import agents, models
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.codecs import hf as codec
 from lever_pipe.lever.datasets._splits import read_queries, read_train, shared_questions
 from lever_pipe.lever.datasets.protocol import ReadResult, VqaFilePaths
 from lever_pipe.lvlms.asking.prompts import of_system
-from lever_pipe.runtime import agent_plan, gpu_slots, plan, sizing, snakemake_adapter
+from lever_pipe.runtime import gpu_slots, plan, sizing, snakemake_adapter
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok, problem, refused, warning
-from lever_pipe.runtime.rerun import own_images
+from lever_pipe.runtime.reruns import own_images
 from lever_pipe.runtime.sizing import LoadedModel
 
 AGENT = "intention.model.folder"
@@ -80,7 +81,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
             continue
         problems = list(chat_templates(experiment, model, folder))
         yield from problems
-        is_own = not plan.is_embedded(model.folder)  # tests cover the embedded ones
+        is_own = not models.is_embedded(model.folder)  # tests cover the embedded ones
         if model.rules == sizing.ASKING and rules is None and is_own and not problems and TRANSFORMERS:
             from lever_pipe.runtime.checks import answers  # loads torch: seconds
 
@@ -109,7 +110,7 @@ def loaded_here(experiment: Experiment) -> list[LoadedModel]:
 def repository_of(name: str) -> str:
     """Return a model folder's repository on the hub, for a known name or the form OWNER/NAME; otherwise empty."""
     path = PurePath(name)
-    is_own = path.is_relative_to(MODELS) or plan.is_embedded(name)
+    is_own = path.is_relative_to(MODELS) or models.is_embedded(name)
     return PUBLISHED.get(path.name, name if HUB_NAME.fullmatch(name) and not is_own else "")
 
 
@@ -131,7 +132,7 @@ def model_folder(experiment: Experiment, model: LoadedModel, folder: Path) -> Ou
         return ok(f"{key} {name}", "whole")
     if model_folders.has_bin_only(folder / name):
         expected, do = "weights as safetensors", f"Make them: {model_folders.CONVERT} {name}"
-    elif plan.is_embedded(name):
+    elif models.is_embedded(name):
         expected, do = "a whole model folder", f"Bring it again: git checkout -- {name}"
     else:
         expected, repository = "a whole model folder", repository_of(name)
@@ -151,7 +152,7 @@ def chat_templates(experiment: Experiment, model: LoadedModel, folder: Path) -> 
             yield problem(check, "a chat template that writes the agent's system message", found=found, do=codec.USE)
     elif model.rules == sizing.ASKING:
         lvlms = (experiment.lvlm, *experiment.grid.lvlms.values())
-        templated = [lvlm for lvlm in lvlms if lvlm.model == model.folder and plan.lvlm_engine(lvlm) in TEMPLATED]
+        templated = [lvlm for lvlm in lvlms if lvlm.model == model.folder and models.lvlm_engine(lvlm) in TEMPLATED]
         template = ChatTemplate.of(folder / model.folder)
         for system in dict.fromkeys(lvlm.prompt.system for lvlm in templated):
             if template and (found := template.problem_of_system(system)):
@@ -235,7 +236,7 @@ def raw_files(experiment: Experiment) -> Iterator[RawInputs]:
             page = DOWNLOADS if data.reader in DOWNLOADED else "docs/your-data.md"
             yield RawInputs(f"{key}.files", list(data.files.model_dump().values()), DATA_RULES, page)
     if "intention" in experiment.studies:
-        files = [name for names in agent_plan.raw_files(experiment.intention).values() for name in names]
+        files = [name for names in agents.raw_files(experiment.intention).values() for name in names]
         if files:
             yield RawInputs("intention.tasks.files", list(dict.fromkeys(files)), {"prepare_tasks"}, "docs/intention.md")
 

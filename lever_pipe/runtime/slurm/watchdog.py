@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lever_pipe.runtime.rerun import decision
+from lever_pipe.runtime.reruns import check
 from lever_pipe.runtime.slurm import squeue as slurm
 
 log = logging.getLogger(f"snakemake.logging.{__name__}")  # also in the run's own log file
@@ -156,7 +156,7 @@ class Watchdog:
         seen = self._verdict(job_id, self._last_state.get(job_id, ""))
         if seen is not None:  # the controller dropped the record after one round that showed the end
             return seen
-        if decision.is_from_this_plan(job.job):
+        if check.is_from_this_plan(job.job):
             return JobEnd(True, f"SLURM no longer knows job {job_id}, but its outputs are complete")
         return JobEnd(False, f"SLURM no longer knows job {job_id}, and its end was not observed")
 

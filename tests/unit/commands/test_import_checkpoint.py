@@ -18,7 +18,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_selector
 

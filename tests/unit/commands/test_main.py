@@ -9,8 +9,7 @@ from builders import embedding_arrays
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 
 FILES = ("embeddings", "selector", "optimiser", "metrics", "manifest")
 CONFIG = InitialiseSelectorConfig(preset="p", selector=Selector(width=8), seed=3)

@@ -12,7 +12,7 @@ import pytest
 from lever_pipe.base.contents import Digests
 from lever_pipe.commands import plan_tool
 from lever_pipe.commands.plan_tool import Hours, RuleForecast
-from lever_pipe.runtime.rerun.explain import explain
+from lever_pipe.runtime.reruns.why import explain
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 HOUR = 3600.0

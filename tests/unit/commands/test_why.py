@@ -14,10 +14,10 @@ import pytest
 from lever_pipe.base import contents, provenance, storage
 from lever_pipe.base.records import Manifest
 from lever_pipe.commands import why_tool
+from lever_pipe.experiment.identities import config_of, plugins_of
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
-from lever_pipe.runtime.rerun import decision, explain
-from lever_pipe.runtime.rerun.explain import Cause
+from lever_pipe.runtime.reruns import check, manifest, why
+from lever_pipe.runtime.reruns.check import Reason
 from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 RESULTS = Path("results")
@@ -59,15 +59,15 @@ def grpo(epoch: int = 1, **changed: Any) -> PlannedJob:
     return tree.planned("train_grpo_epoch", outputs, **{"inputs": reads(epoch), "config": CONFIG} | changed)
 
 
-def explained(*jobs: PlannedJob) -> list[explain.Explained]:
-    return explain.explain(jobs, results=RESULTS, digests=contents.Digests())
+def explained(*jobs: PlannedJob) -> list[why.Explained]:
+    return why.explain(jobs, results=RESULTS, digests=contents.Digests())
 
 
-def causes(job: PlannedJob) -> list[Cause]:
-    return list(explained(job)[0].causes)
+def causes(job: PlannedJob) -> list[Reason]:
+    return list(explained(job)[0].reasons)
 
 
-def only(job: PlannedJob) -> Cause:
+def only(job: PlannedJob) -> Reason:
     found = causes(job)
     assert len(found) == 1, found
     return found[0]
@@ -123,7 +123,7 @@ def test_each_root_cause_is_told(name: str) -> None:
 class TestRootCauses:
     def test_a_job_whose_artefact_is_as_made_has_none(self) -> None:
         found = explained(grpo())[0]
-        assert (found.status, found.causes, found.follows) == (explain.UNCHANGED, (), ())
+        assert (found.status, found.reasons, found.follows) == (why.UNCHANGED, (), ())
 
     def test_each_key_of_the_configuration_is_named_with_both_values(self) -> None:
         changed = {"epoch": 1, "grpo": {"learning_rate": 0.2, "clip": 1}, "selector": {"heads": 1}}
@@ -157,14 +157,14 @@ class TestCode:
         assert found.text == f"the code differs: {tree.CODE} then, {'f' * 16} now; no record says in which modules"
 
     def test_with_a_record_the_modules_are_named(self) -> None:
-        modules = provenance.modules_of("train_grpo_epoch")
-        then = {name: digest for name, digest in modules.items() if name != "losses.grpo.grpo_terms"} | {
-            "losses.kl.k3": "0" * 8
-        }
-        record = explain.CodeRecord(python=provenance.python_version(), modules=then | {"gone": "1" * 8})
+        code = provenance.code_of("train_grpo_epoch")
+        manifest.record_code(RESULTS, "train_grpo_epoch", (), code)
+        record = storage.read_row(RESULTS / f"code/{code}.json", manifest.CodeRecord)
+        then = {name: digest for name, digest in record.modules.items() if name != "losses.grpo"}
+        record = record.model_copy(update={"modules": then | {"losses.kl": "0" * 8, "gone": "1" * 8}})
         tree.write(f"results/code/{tree.CODE}.json", record.model_dump())
         found = only(grpo(code="f" * 16))
-        messages = "losses.kl.k3 changed, losses.grpo.grpo_terms is imported now, gone is not imported any more"
+        messages = "losses.kl changed, losses.grpo is imported now, gone is not imported any more"
         assert found.text == f"the code differs: {messages}"
 
     def test_another_version_of_a_library_is_named(self) -> None:
@@ -174,29 +174,29 @@ class TestCode:
         )
         (found,) = explained(grpo())
         assert found.in_short == "library versions"
-        assert "the library versions differ: torch 0.1 then, " in found.causes[0].text
+        assert "the library versions differ: torch 0.1 then, " in found.reasons[0].text
 
     def test_plugins_are_those_of_the_plan(self) -> None:
         experiment = Experiment()
         for stage in ("sample_pools", "prepare_examples", "embed_examples", "answer_prompts", "prepare_tasks"):
-            config = plan.stage_config(experiment, stage, {"batch": "baseline", "split": "eval"})
-            found = decision.plugins_of(stage, config.model_dump(mode="json"))
-            assert found == plan.plugins_of(config) != ()
-        assert decision.plugins_of("no_such_stage", {}) == ()
+            config = config_of(experiment, stage, {"batch": "baseline", "split": "eval"})
+            found = check.plugins_of(stage, config.model_dump(mode="json"))
+            assert found == plugins_of(config) != ()
+        assert check.plugins_of("no_such_stage", {}) == ()
 
 
 class TestConsequences:
     def test_a_job_below_one_that_runs_has_no_cause_of_its_own(self) -> None:
         above, below, last = explained(rce(requested=("forced",)), grpo(1), grpo(2))
-        assert above.status == explain.RUNS
-        assert (below.status, below.follows) == (explain.ONLY_IF, (0,))
+        assert above.status == why.RUNS
+        assert (below.status, below.follows) == (why.ONLY_IF, (0,))
         assert last.follows == (1, 0)
 
     def test_a_damaged_input_is_the_cause_of_the_job_that_makes_it_again(self) -> None:
         tree.write(f"{RCE}/selector.safetensors", TENSORS | {"body": [0, 0, 0]})  # at the time of its manifest
         above, below = explained(rce(), grpo(1))
-        assert [cause.short for cause in above.causes] == ["damaged output"]
-        assert below.status == explain.ONLY_IF
+        assert [cause.short for cause in above.reasons] == ["damaged output"]
+        assert below.status == why.ONLY_IF
 
     def test_the_chain_is_told_nearest_first_and_each_cause_once(self) -> None:
         jobs = explained(grpo(2), rce(config=CONFIG | {"epoch": 9}), grpo(1, config=CONFIG | {"epoch": 9}))

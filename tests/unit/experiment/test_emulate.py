@@ -6,7 +6,7 @@ import pytest
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS, Emulate
+from lever_pipe.experiment.emulation import EMULATED_ARMS, Emulate
 from lever_pipe.experiment.studies import Experiment
 
 EMULATE = Emulate(kl_betas=(0.12, 0.145, 0.15), grpo_epochs=2)

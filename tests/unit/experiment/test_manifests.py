@@ -11,8 +11,10 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment import execution
+from lever_pipe.experiment.collected import InputsAlone
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.manifests import carry_out, files_of_manifest, start_model
-from lever_pipe.experiment.stage_configs import InputsAlone, Runtime, SelectBaselineConfig
+from lever_pipe.experiment.selections import SelectBaselineConfig
 from lever_pipe.experiment.stage_files import Declared, External, Input, Inputs, Output, Outputs, Role, State, declared
 
 CONFIG = SelectBaselineConfig(baseline="oracle", shots=2, seed=1)

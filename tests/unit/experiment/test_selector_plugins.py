@@ -9,7 +9,7 @@ from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.plugins import available
-from lever_pipe.experiment.config import Selector
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import parse_experiment
 
 V1 = {"network": "bi_encoder", "head": "blend", "width": 512, "dropout": 0.08, "temperature": 0.5}

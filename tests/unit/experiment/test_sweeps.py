@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.config import swept
+from lever_pipe.experiment.plans import agents, policies, report
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.experiment.sweeps import swept
+from lever_pipe.runtime import plan
 
 CONFIG: dict[str, Any] = yaml.safe_load((Path(__file__).parents[3] / "config.yaml").read_text())
 ARM = {"preset": "world", "seeds": [0], "rce_epochs": 1, "base_rce_epochs": [1], "grpo_epochs": 2, "kl_betas": [0, 0.5]}
@@ -34,10 +35,10 @@ def experiment(sweeps: Any = (), agents: Any = (), **of_arm: Any) -> Experiment:
 def specs(found: Experiment) -> dict[str, str]:
     """Return the identity of every job that trains or evaluates an arm, and of those that read all arms."""
     jobs = {stage: plan.spec_of(found, stage, {}) for stage in SHARED}
-    for run in agent_plan.runs(found.intention):
+    for run in agents.runs(found.intention):
         for stage in ("train_agent", "evaluate_agent"):
             jobs[f"{stage} {run.arm} {run.seed}"] = plan.spec_of(found, stage, {"arm": run.arm, "seed": str(run.seed)})
-    for policy in plan.trained(found):
+    for policy in policies.trained(found):
         name = PolicyName.parse(policy)
         wildcards = {"preset": name.preset, "seed": str(name.seed), "epoch": str(name.epoch), "policy": policy}
         wildcards |= {"base": str(name.base), "beta": str(name.beta), "selected": policy, "objective": name.kind}
@@ -73,7 +74,7 @@ def test_a_sweep_is_its_arms_written_by_hand() -> None:
     )  # six betas and REINFORCE
     assert {job for job in by_sweep if by_sweep[job] != by_hand[job]} <= set(SHARED)
     # Displays of the written arms ignore cells, and without sweeps no identity contains the word.
-    assert plan.displayed_agents(found).arms == plan.displayed_agents(experiment()).arms  # type: ignore[union-attr]
+    assert report.shown_agents(found).arms == report.shown_agents(experiment()).arms  # type: ignore[union-attr]
     assert [arm.preset for arm in found.written_arms] == ["world"]
     assert not any('"swe' in spec for spec in by_hand.values())
 

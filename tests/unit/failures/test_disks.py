@@ -19,8 +19,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.checkpoints import save_tensors
 from lever_pipe.base.errors import MachineError
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 
 LIMIT = 1 << 16  # bytes of a file
 NUMBERS = np.random.default_rng(0).standard_normal(LIMIT)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from intention_cases import ScriptedUser, env_of, judged, task_of
 
-from lever_pipe.experiment.agent_config import Environment, ImportanceReward, Simulator
+from lever_pipe.experiment.environment import Environment, ImportanceReward, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import IntentionEnv, ceiling, step_all, turn_reward
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply

@@ -19,7 +19,7 @@ from intention_cases import env_of, task_of
 
 from lever_pipe.base.chat import Chat, Connection, find_access, pause_of
 from lever_pipe.base.errors import ConfigError, ServerError
-from lever_pipe.experiment.agent_config import AgentExecution, Endpoint, Simulator
+from lever_pipe.experiment.environment import AgentExecution, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.environment import load_simulator, step_all

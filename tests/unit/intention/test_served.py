@@ -17,15 +17,10 @@ from trained_world import CODE, N_TEST, world
 from lever_pipe.base import storage
 from lever_pipe.base.chat import Connection, UnreadableError, completion_of
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import (
-    AgentEvaluation,
-    AgentExecution,
-    Environment,
-    ServedAgent,
-    Simulator,
-)
-from lever_pipe.experiment.agent_stage_configs import EvaluateServedConfig
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.environment import AgentExecution, Environment, Simulator
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.served_agents import EvaluateServedConfig, ServedAgent
 from lever_pipe.intention.agent.rollout import EpisodeRequest, Player
 from lever_pipe.intention.agent.served import ServedPlayer, load_served, served_turn
 from lever_pipe.intention.codecs.hf import TOOL_NAME, opening

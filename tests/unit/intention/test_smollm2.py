@@ -31,9 +31,14 @@ from lever_pipe.base.chat import Connection
 from lever_pipe.base.errors import CheckpointError, ConfigError
 from lever_pipe.base.model_folders import problems_of
 from lever_pipe.commands.convert_tool import convert_gguf
-from lever_pipe.experiment.agent_config import Environment, SyntheticTasks, TinyQwen3
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.agent_model import TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import TrainAgentConfig
+from lever_pipe.experiment.environment import Environment
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.plans import agents
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.warm_start import WarmStartAgentConfig
 from lever_pipe.intention.agent.policy import build_tiny, load_policy, save_policy
 from lever_pipe.intention.agent.rollout import EpisodeRequest
 from lever_pipe.intention.agent.warm_start import Demonstrator, in_parts
@@ -42,7 +47,6 @@ from lever_pipe.intention.codecs.hf import HfCodec
 from lever_pipe.intention.codecs.protocol import ToolCall
 from lever_pipe.intention.records import EpisodeRow, StepRow
 from lever_pipe.intention.sources import synthetic
-from lever_pipe.runtime import agent_plan, plan
 from lever_pipe.stages.agent_training import warm_start_agent
 
 ROOT = Path(__file__).parents[3]
@@ -203,10 +207,10 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
     )
     for name in ("train", "val"):
         storage.write_rows(tmp_path / f"{name}.jsonl", getattr(TASKS, name)[:2])
-    teaching = plan.stage_config(found, "warm_start_agent", {})
+    teaching = config_of(found, "warm_start_agent", {})
     assert isinstance(teaching, WarmStartAgentConfig)
     policy = tmp_path / "policy"
-    files = [policy / name for name in ("model.safetensors", "config.json", *agent_plan.codec_files(found.intention))]
+    files = [policy / name for name in ("model.safetensors", "config.json", *agents.codec_files(found.intention))]
     warm_start_agent(
         train_tasks=tmp_path / "train.jsonl",
         start=(tmp_path / "model",),
@@ -229,7 +233,7 @@ def test_a_folder_is_taught_to_call_and_trained_with_a_served_user(tmp_path: Pat
 
 
 def _train(folder: Path, start: tuple[Path, ...], found: Experiment, double: Double) -> StepRow:
-    config = plan.stage_config(found, "train_agent", {"arm": "kl", "seed": "0"})
+    config = config_of(found, "train_agent", {"arm": "kl", "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
     train_here(folder / "run", config, tasks=folder, start=start, connection=Connection(base_url=double.url))
     (row,) = read_run(folder / "run").metrics

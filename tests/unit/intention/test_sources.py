@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lever_pipe.base.errors import DataError
-from lever_pipe.experiment.agent_config import Environment, SyntheticTasks
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.environment import Environment
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
 from lever_pipe.intention.sources import intentiongym, synthetic

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lever_pipe.base.records import Beam, QueryBeams
-from lever_pipe.experiment.rl_data_config import Beams
+from lever_pipe.experiment.beams import Beams
 from lever_pipe.lever.beams import Demonstrations, Score, prompt_order, search_beams, span_probability
 from lever_pipe.lever.training.groups import groups_of_beams
-from lever_pipe.lever.trajectories import PromptIds
+from lever_pipe.lvlms.asking.prompts import PromptIds
 from lever_pipe.lvlms.protocol import LvlmReply
 
 Table = Callable[[Demonstrations], float]

@@ -19,17 +19,22 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.plugins import available, plugin
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Distil, Grpo, OnPolicy, Rce
+from lever_pipe.experiment.distil import Distil
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.heads.protocol import Head, HeadSettings
-from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel, kl_to_base
+from lever_pipe.lever.selector.decoding import choose, draw, greedy, gumbel
+from lever_pipe.lever.selector.drift import kl_to_base
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, scores_of
 from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSelector, build_selector, initialise
+from lever_pipe.lever.training.distil import distil_epoch
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.on_policy import ScoredSelection, draw_groups, on_policy_epoch
-from lever_pipe.lever.training.supervised import distil_epoch, rce_epoch
-from lever_pipe.lever.trajectories import PromptIds
+from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
+from lever_pipe.lvlms.asking.prompts import PromptIds
 
 HEADS = available("lever/heads")
 NETWORKS = available("lever/networks")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lever_pipe.base.records import Proposal
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.rl_data_config import ProposalSettings
+from lever_pipe.experiment.rl_data import ProposalSettings
 from lever_pipe.lever.proposers import diversity_fill, propose
 
 NONE = ProposalSettings(

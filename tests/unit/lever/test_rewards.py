@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders import pool, trajectory
 
-from lever_pipe.experiment.config import Reward
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.rewards import REWARD_MODES, RewardInputs, reward, reward_function
 
 WRONG = RewardInputs(correct=0, accuracy=0.0, gt_prob=0.5, relevance=0.4)

@@ -14,8 +14,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, RecordError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Pool, Proposal, RlGroup
-from lever_pipe.experiment.rl_data_config import RlData
-from lever_pipe.experiment.stage_configs import ImportRlDataConfig
+from lever_pipe.experiment.rl_data import ImportRlDataConfig, RlData
 from lever_pipe.lever.rl_data_files import PoolRule, import_groups, require_train_examples, write_original
 from lever_pipe.lever.trajectories import summarise
 from lever_pipe.stages.rl_data import import_rl_data

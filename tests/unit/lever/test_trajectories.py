@@ -8,8 +8,9 @@ from builders import example, ids, pool, trajectory
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import ExampleId, PoolPosition, Proposal, RlGroup
-from lever_pipe.experiment.rl_data_config import Balance
-from lever_pipe.lever.trajectories import keep_balanced, make_group, references_of, score_trajectory, summarise
+from lever_pipe.experiment.rl_data import Balance
+from lever_pipe.lever.trajectories import keep_balanced, make_group, score_trajectory, summarise
+from lever_pipe.lvlms.protocol import references_of
 
 QUERY = example(0, answer="cat", answers=("dog",) * 2 + ("cat",) * 6 + ("cow",) * 2)
 PROPOSAL = Proposal(

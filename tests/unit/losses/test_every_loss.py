@@ -14,7 +14,8 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses.distillation import distillation_terms
-from lever_pipe.losses.grpo import grpo_terms, on_policy_terms
+from lever_pipe.losses.grpo import grpo_terms
+from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.rce import rce_terms
 from lever_pipe.losses.tokens import agent_terms
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.losses import advantages as advantage_losses
 from lever_pipe.losses import grpo
-from lever_pipe.losses.grpo import PolicyTerms, clipped_surrogate
 from lever_pipe.losses.kl import k3
+from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate
 
 real_grpo_terms = grpo.grpo_terms
 

@@ -20,9 +20,10 @@ from lever_pipe.losses.advantages import (
     centred_advantages,
     leave_one_out_advantages,
 )
-from lever_pipe.losses.grpo import PolicyTerms, clipped_surrogate, score_function_surrogate
 from lever_pipe.losses.kl import selection_divergence
+from lever_pipe.losses.on_policy import score_function_surrogate
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate
 
 real_terms = grpo.on_policy_terms
 Advantages = Callable[[Tensor, Tensor], Tensor]

@@ -13,7 +13,7 @@ import torch
 from builders import example
 from tiny_folders import WORDS
 
-from lever_pipe.experiment.lvlm_config import AnswerSettings, Decode, PromptSettings
+from lever_pipe.experiment.lvlm import AnswerSettings, Decode, PromptSettings
 from lever_pipe.lvlms import hf
 from lever_pipe.lvlms._engine import PackedEngine
 from lever_pipe.lvlms._requests import Result, Segment, TokenPrompt, TokenRequest, merge_requests

@@ -20,11 +20,10 @@ from lever_pipe.base import numerics, rowwise
 from lever_pipe.base.images import digest_of
 from lever_pipe.base.records import Example
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.stage_configs import Runtime
-from lever_pipe.lever.trajectories import references_of
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
-from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest
+from lever_pipe.lvlms.protocol import Lvlm, LvlmReply, LvlmRequest, references_of
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 FEW = 8 if "LEVER_PIPE_CPUINFO" in os.environ else 40

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from lever_pipe.base import numerics
 from lever_pipe.base.errors import ConfigError, DataError, ImageError
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import PromptSettings
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.lvlm import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
 from lever_pipe.lvlms.asking.prompts import Prompt, Turn, Wording

@@ -7,7 +7,7 @@ import pytest
 from builders import example
 
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.lvlm_config import PromptSettings
+from lever_pipe.experiment.lvlm import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Block, Prompt, TextSegment, Wording
 from lever_pipe.lvlms.qwen2_5_vl import render
 

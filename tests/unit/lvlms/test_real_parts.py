@@ -11,7 +11,7 @@ from builders import example
 from transformers import AutoTokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from lever_pipe.experiment.lvlm_config import PromptSettings
+from lever_pipe.experiment.lvlm import PromptSettings
 from lever_pipe.lvlms.asking.prompts import Prompt, Wording
 from lever_pipe.lvlms.qwen2_5_vl import END, SYSTEM, render
 

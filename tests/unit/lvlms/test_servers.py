@@ -16,8 +16,7 @@ from lvlm_world import lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError, ServerError
-from lever_pipe.experiment.lvlm_config import LvlmExecution, LvlmServer
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import LvlmExecution, LvlmServer, Runtime
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest

@@ -11,7 +11,9 @@ from lineage_manifests import answers, continued, distil, grpo, on_policy, rce, 
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Reward
+from lever_pipe.experiment.grpo import AdaptiveKl, Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.report import lineage
 
 FOLDER = Path(__file__).parents[3] / "resources" / "reference"

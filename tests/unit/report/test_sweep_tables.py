@@ -14,9 +14,9 @@ from agent_runs import ARMS, Study
 from agent_tables import TRANSLATORS, evidence_of, tabulate
 from sentences import messages
 
-from lever_pipe.experiment.agent_config import PrimaryEndpoint
-from lever_pipe.experiment.config import Sweep, SweptCell
-from lever_pipe.experiment.evaluation_config import PrimaryCells
+from lever_pipe.experiment.agent_evaluation import PrimaryEndpoint
+from lever_pipe.experiment.evaluation import PrimaryCells
+from lever_pipe.experiment.sweeps import Sweep, SweptCell
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.figures.sweeps import cells as sweep_figure
 from lever_pipe.report.inference.families import arms_of, family_of_sweep

@@ -8,10 +8,11 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.agent_training import AgentArm, TrainAgentConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.plans import agents, models, report
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.runtime import plan
 
 DEFAULT = shipped()
 ONCE = ("prepare_tasks", "warm_start_agent", "evaluate_start", "collect_agents", "compare_arms")
@@ -30,7 +31,7 @@ def experiment(**changes: Any) -> Experiment:
 def specs(found: Experiment) -> dict[str, str]:
     """Return the spec of every job by stage and run."""
     jobs = {stage: plan.spec_of(found, stage, {}) for stage in (*ONCE, *SHOWING)}
-    for run in agent_plan.runs(found.intention):
+    for run in agents.runs(found.intention):
         wildcards = {"arm": run.arm, "seed": str(run.seed)}
         for stage in ("train_agent", "evaluate_agent"):
             jobs[f"{stage} {run.arm} {run.seed}"] = plan.spec_of(found, stage, wildcards)
@@ -48,7 +49,7 @@ def arms(**of: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_each_arm_runs_with_each_of_its_seeds() -> None:
     given = experiment(arms=arms(bundle={"seeds": [1]})).intention
-    names = [agent_plan.folder_of(run) for run in agent_plan.runs(given)]
+    names = [agents.folder_of(run) for run in agents.runs(given)]
     three = [f"arm~{arm}/seed~{seed}" for arm in ("baseline", "kl_only", "kl_strong") for seed in range(3)]
     assert sorted(names) == sorted(["arm~bundle/seed~1", *three])
 
@@ -98,7 +99,7 @@ def test_how_runs_are_evaluated_does_not_train_them_again(
 def test_execution_is_no_identity() -> None:
     execution = {"connection": {"base_url": "http://127.0.0.1:9/v1", "retries": 9}, "checkpoint_every": 1}
     assert changed(execution=execution) == set()
-    assert json.loads(agent_plan.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
+    assert json.loads(agents.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
 
 
 SERVED = {"name": "gpt", "model": "m"}
@@ -130,14 +131,14 @@ def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp
     for taught in (None, 4):
         model = {"folder": str(tmp_path), "codec": "word"}
         found = experiment(model=model, warm_start={"folder_micro_batch": taught})
-        displayed = plan.displayed_agents(found)
+        displayed = report.shown_agents(found)
         assert displayed is not None
         assert bool(displayed.start) is (taught is None)
 
 
 def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
     simulator = {"kind": "openai"}  # a rule plays the embedded tasks alone
-    config = plan.stage_config(experiment(tasks={"source": "intentiongym"}, simulator=simulator), "prepare_tasks", {})
+    config = config_of(experiment(tasks={"source": "intentiongym"}, simulator=simulator), "prepare_tasks", {})
     assert config.model_dump() == {"source": "intentiongym", "synthetic": None}
 
 
@@ -145,23 +146,23 @@ def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
 def test_details_are_read_where_a_file_only_names_its_tasks(ending: str, n_details: int) -> None:
     written = {"train": f"a.{ending}", "val": "b.json", "test": "c.json"}
     changes = {"tasks": {"source": "intentiongym", "files": written}, "simulator": {"kind": "openai"}}
-    files = agent_plan.raw_files(experiment(**changes).intention)
+    files = agents.raw_files(experiment(**changes).intention)
     assert [len(paths) for paths in files.values()] == [1, 1, 1, n_details]
 
 
 def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
     def identity() -> str:
         found = experiment(model={"folder": str(tmp_path), "codec": "hf"})
-        config = plan.stage_config(found, "train_agent", {"arm": "baseline", "seed": "0"})
+        config = config_of(found, "train_agent", {"arm": "baseline", "seed": "0"})
         assert isinstance(config, TrainAgentConfig)
         assert config.policy.model.folder == ""
         return config.policy.model_identity
 
     (tmp_path / "model.safetensors").write_bytes(b"one")
     first = identity()
-    agent_plan.identity_of_model.cache_clear()  # a workflow reads a folder once; the next call reads it again
+    models.identity_of_model.cache_clear()  # a workflow reads a folder once; the next call reads it again
     (tmp_path / "model.safetensors").write_bytes(b"two")
-    assert first not in (identity(), agent_plan.EMBEDDED)
+    assert first not in (identity(), models.EMBEDDED)
 
 
 INVALID_SCHEDULES: list[tuple[dict[str, Any], str]] = [
@@ -214,10 +215,10 @@ def test_the_dials_of_an_arm_are_told_and_its_clip_bounds_are_those_of_its_run()
     dials = {"kl_form": "k2_loss", "reference_reset": 3, "ratio": "sequence", "advantages": "centred"}
     clip = {"clip_high": 0.28}
     found = experiment(arms=arms(bundle=dials | clip))
-    run = plan.stage_config(found, "train_agent", {"arm": "bundle", "seed": "0"})
+    run = config_of(found, "train_agent", {"arm": "bundle", "seed": "0"})
     assert run.arm.model_dump(include={*dials}) == dials
     assert (run.grpo.clip_low, run.grpo.clip_high) == (0.2, 0.28)
-    plain = plan.stage_config(found, "train_agent", {"arm": "kl_only", "seed": "0"})
+    plain = config_of(found, "train_agent", {"arm": "kl_only", "seed": "0"})
     assert not plain.arm.model_dump().keys() & {*dials, *clip, "clip_low"}
     assert plain.grpo.clip_high == 0.2
 

@@ -17,7 +17,7 @@ from lever_pipe.base import contents, storage
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.runtime import ownership, plan, snapshot
-from lever_pipe.runtime.rerun import skipping
+from lever_pipe.runtime.reruns import skip
 from lever_pipe.runtime.slurm import squeue
 
 SHARDS, INPUTS, OUTPUTS = ("0.jsonl", "1.jsonl"), ("train_pools", "train_examples"), ("rl_data", "summary")
@@ -66,16 +66,16 @@ class TestCompleted:
         return manifest
 
     def test_what_is_whole_and_of_this_plan_is_made(self, manifest: Path) -> None:
-        assert skipping.completed_by_another_job(job_of(manifest))
+        assert skip.completed_by_another_job(job_of(manifest))
 
     def test_what_is_older_than_the_plan_is_made_again(self, manifest: Path) -> None:
         """A user who forces a rule wants it to run."""
         os.utime(os.environ[snapshot.VARIABLE], (2**32, 2**32))
-        assert not skipping.completed_by_another_job(job_of(manifest))
+        assert not skip.completed_by_another_job(job_of(manifest))
 
     def test_without_snapshot_nothing_is_made(self, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(snapshot.VARIABLE)
-        assert not skipping.completed_by_another_job(job_of(manifest))
+        assert not skip.completed_by_another_job(job_of(manifest))
 
 
 class TestWaiting:
@@ -98,13 +98,13 @@ class TestWaiting:
         lock = ownership.lock_of(manifest)
         lock.write_text(ownership.this_process().model_copy(update={"job": job}).model_dump_json())
         slept: list[float] = []
-        skipping.completed_by_another_job(job_of(manifest), sleep=slept.append)
+        skip.completed_by_another_job(job_of(manifest), sleep=slept.append)
         assert lock.exists() == (job == "2")  # its own job's lock is the stage's affair
         return slept
 
     def test_it_waits_until_the_owners_job_has_ended(self, tmp_path: Path, queried: list[str]) -> None:
         """Not only for the lock: the owner's Snakemake still looks at the files when the stage is done."""
-        assert self.wait(tmp_path, "1") == [skipping.SECONDS_BETWEEN_POLLS] * 3
+        assert self.wait(tmp_path, "1") == [skip.SECONDS_BETWEEN_POLLS] * 3
         assert set(queried) == {"1"}
 
     @pytest.mark.parametrize("job", ["2", ""])
@@ -130,7 +130,7 @@ class TestWaiting:
             time.sleep(0.01)
         monkeypatch.setenv("SLURM_JOB_ID", "3")
         instantly = {"sleep": lambda _: None}
-        second = threading.Thread(target=skipping.completed_by_another_job, args=(job_of(manifest),), kwargs=instantly)
+        second = threading.Thread(target=skip.completed_by_another_job, args=(job_of(manifest),), kwargs=instantly)
         second.start()
         second.join(0.3)
         assert second.is_alive()
@@ -140,5 +140,5 @@ class TestWaiting:
         first.join()
 
     def test_without_owner_there_is_nothing_to_wait_for(self, tmp_path: Path, queried: list[str]) -> None:
-        skipping.completed_by_another_job(job_of(tmp_path / "run.json"))
+        skip.completed_by_another_job(job_of(tmp_path / "run.json"))
         assert queried == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lever_pipe.runtime.rerun import skipping
+from lever_pipe.runtime.reruns import skip
 
 HERE, REPOSITORY = Path(__file__).parents[1], Path(__file__).parents[3]
 SNAKEFILE = """
@@ -41,10 +41,10 @@ def test_a_job_that_is_made_is_reported_and_not_run(monkeypatch: pytest.MonkeyPa
     completed, other = SimpleNamespace(name="made"), SimpleNamespace(name="other")
     reported: list[Any] = []
     executor = SimpleNamespace(report_job_success=lambda info: reported.append(info.job))
-    assert skipping.report_completed(executor, [completed, other]) == [completed, other], "another workflow"
-    monkeypatch.setattr(skipping, "_conditions", [])
-    skipping.skip_if(lambda job: job is completed)
-    assert skipping.report_completed(executor, [completed, other]) == [other]
+    assert skip.report_completed(executor, [completed, other]) == [completed, other], "another workflow"
+    monkeypatch.setattr(skip, "_conditions", [])
+    skip.skip_if(lambda job: job is completed)
+    assert skip.report_completed(executor, [completed, other]) == [other]
     assert reported == [completed]
 
 

@@ -8,12 +8,13 @@ from functools import cache
 import pytest
 from test_plan import shipped_with
 
-from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.experiment.config import OnPolicy
-from lever_pipe.experiment.stage_configs import TrainContinuedEpochConfig
+from lever_pipe.experiment.agent_training import AgentArm
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.plans import agents
+from lever_pipe.experiment.rce import TrainContinuedEpochConfig
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.losses.schedules import scheduled_rate
-from lever_pipe.runtime import agent_plan, plan
 
 
 @cache
@@ -51,7 +52,7 @@ def steps_of_an_epoch(given: Experiment, preset: str) -> tuple[int, int, int]:
     of = given.presets[preset]
     n_train = int(of.train_share * given.rl_data.n_queries)
     wild = {"preset": preset, "base": "5", "seed": "0", "epoch": "1"}
-    continued = plan.stage_config(given, "train_continued_epoch", wild)
+    continued = config_of(given, "train_continued_epoch", wild)
     assert isinstance(continued, TrainContinuedEpochConfig)
     assert continued.continued.learning_rate == of.grpo.learning_rate
     return (
@@ -76,7 +77,7 @@ def test_in_the_equal_cells_a_mode_differs_in_who_draws_and_when_alone() -> None
 
 def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> None:
     given = findings().intention
-    arms = {arm.name: arm for arm in agent_plan.arms(given)}
+    arms = {arm.name: arm for arm in agents.filled_arms(given)}
 
     def used(arm: AgentArm) -> float:
         schedule = arm.schedule.model_dump()

@@ -12,9 +12,10 @@ from builders import shipped
 from lever_pipe.base import plugins
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.experiment.grid_config import GridSetting
+from lever_pipe.experiment.grid import GridSetting
+from lever_pipe.experiment.plans import data, grid, policies
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import grid_plan, plan
+from lever_pipe.runtime import plan
 
 GRID: dict[str, Any] = {
     "data": {"world": {}, "world_b": {"reader": "vqav2", "world": {"seed": 3, "layout": "vqav2"}}},
@@ -44,7 +45,7 @@ def experiment(**changed: Any) -> Experiment:
 
 
 def spec(given: Experiment, stage: str, setting: GridSetting, **others: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid_plan.folders_of(setting), **others}))
+    found: dict[str, Any] = json.loads(plan.spec_of(given, stage, {**grid.folders_of(setting), **others}))
     return found
 
 
@@ -58,7 +59,7 @@ def test_a_data_set_lies_over_the_experiments_own() -> None:
 
 
 def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
-    names = plan.policies_at(experiment(), GridSetting("world", "uniform", "reader"))
+    names = grid.policies_at(experiment(), GridSetting("world", "uniform", "reader"))
     trained = [name for name in names if name.startswith("preset~")]
     assert trained == [
         "preset~world/rce/seed~0/epoch~2",
@@ -74,11 +75,11 @@ def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trai
     assert [name for name in names if name.startswith("from~")] == [f"from~world_b/{name}" for name in trained]
     assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
     assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
-    assert "own/mine" not in plan.policies_at(experiment(), GridSetting("world_b", "uniform", "reader"))
+    assert "own/mine" not in grid.policies_at(experiment(), GridSetting("world_b", "uniform", "reader"))
 
 
 def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
-    for cell in plan.evaluated_cells(experiment()):
+    for cell in grid.evaluated_cells(experiment()):
         name = PolicyName.parse(cell.policy)
         assert str(name) == cell.policy
         assert name.batch in ("baseline", "own", "transfer", "first_items") or name.batch.startswith("preset~")
@@ -87,14 +88,14 @@ def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
 def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
     why = "it costs more than it tells"
     left = experiment(exclude=[{"data": ["world_b"], "presets": ["published"], "why": why}])
-    before, after = ({(c.data, c.policy) for c in plan.evaluated_cells(of)} for of in (experiment(), left))
+    before, after = ({(c.data, c.policy) for c in grid.evaluated_cells(of)} for of in (experiment(), left))
     gone = before - after
     assert gone
     assert all(
         "published" in policy and (data == "world_b" or policy.startswith("from~world_b/")) for data, policy in gone
     )
-    assert {(cell.data, cell.preset, cell.why) for cell in plan.missing_cells(left)} == {("world_b", "published", why)}
-    assert len(plan.missing_cells(left)) == 4  # samplers x LVLMs
+    assert {(cell.data, cell.preset, cell.why) for cell in grid.missing_cells(left)} == {("world_b", "published", why)}
+    assert len(grid.missing_cells(left)) == 4  # samplers x LVLMs
 
 
 @pytest.mark.parametrize(
@@ -125,20 +126,20 @@ def test_a_value_more_leaves_every_other_cell_as_it_is() -> None:
     setting = GridSetting("world", "uniform", "reader")
     for stage, others in (("sample_pools", {"split": "eval"}), ("answer_prompts", {"batch": "baseline"})):
         assert spec(experiment(), stage, setting, **others) == spec(more, stage, setting, **others)
-    before = set(map(str, plan.evaluated_cells(experiment())))
-    assert before < set(map(str, plan.evaluated_cells(more)))
+    before = set(map(str, grid.evaluated_cells(experiment())))
+    assert before < set(map(str, grid.evaluated_cells(more)))
 
 
 def test_the_documents_study_knows_nothing_of_the_grid() -> None:
     plain = parse_experiment(shipped())
     with_grid = parse_experiment({**shipped(), "studies": ["lever", "grid"], "grid": GRID})
-    assert plan.evaluated(plain) == plan.evaluated(with_grid)
+    assert policies.evaluated(plain) == policies.evaluated(with_grid)
     for stage, others in (
         ("sample_pools", {"split": "eval"}),
         ("answer_prompts", {"batch": "baseline"}),
         ("generate_world", {"split": "val"}),
     ):
-        wildcards = {**grid_plan.DOCUMENTS, "raw": "world", **others}
+        wildcards = {**grid.DOCUMENTS, "raw": "world", **others}
         assert plan.spec_of(plain, stage, wildcards) == plan.spec_of(with_grid, stage, wildcards)
 
 
@@ -157,59 +158,59 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     assert same == {"prepare_examples": 1, "sample_pools": 1, "propose_trajectories": 2, "merge_rl_data": 2}
     carried = experiment(data={"world": {}, "balanced": balanced}, transfer=["world", "balanced"])
     by_home = [
-        (cell.data, PolicyName.parse(cell.policy).origin or cell.data, cell) for cell in plan.evaluated_cells(carried)
+        (cell.data, PolicyName.parse(cell.policy).origin or cell.data, cell) for cell in grid.evaluated_cells(carried)
     ]
     prompts = {(data, home): cell.training_prompts for data, home, cell in by_home if "/rce/" in cell.policy}
     fewer = given.rl_data.n_queries * (given.rl_data.n_beams - 1)
-    for data in ("world", "balanced"):
-        assert prompts[data, "world"] - prompts[data, "balanced"] == fewer  # wherever it is evaluated
+    for there in ("world", "balanced"):
+        assert prompts[there, "world"] - prompts[there, "balanced"] == fewer  # wherever it is evaluated
 
 
 def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
     own = {"model": "resources/world/lvlm", "batch_size": 7}
     given = parse_experiment({**shipped(), "pools": {**shipped()["pools"], "encoder": own}})
-    wildcards = {**grid_plan.DOCUMENTS, "embedded": "pool_embeddings"}
-    assert plan.encoder_of(given, wildcards).batch_size == 7
-    assert plan.encoder_of(given, {**wildcards, "embedded": "embeddings"}) == given.encoder
+    wildcards = {**grid.DOCUMENTS, "embedded": "pool_embeddings"}
+    assert data.encoder_of(given, wildcards).batch_size == 7
+    assert data.encoder_of(given, {**wildcards, "embedded": "embeddings"}) == given.encoder
     both = [
         plan.spec_of(given, "embed_examples", wildcards | {"embedded": of}) for of in ("embeddings", "pool_embeddings")
     ]
     assert both[0] != both[1]
-    assert plan.encoder_of(parse_experiment(shipped()), wildcards) == given.encoder
+    assert data.encoder_of(parse_experiment(shipped()), wildcards) == given.encoder
 
 
 def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     given = experiment()
     rl, preset = given.rl_data, given.presets["world"]
     stored = rl.n_queries * (rl.n_beams + rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random)
-    assert plan.training_prompts(given, "baseline/oracle") == 0
-    assert plan.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
+    assert grid.training_prompts(given, "baseline/oracle") == 0
+    assert grid.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
     assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
     sampled = 768 * preset.on_policy.group * 3
-    assert plan.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
+    assert grid.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
 
 
 def test_a_setting_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
     given = experiment(exclude=[{"data": ["world_b"], "samplers": ["mixture"], "why": "too dear"}])
-    settings = {(cell.data, cell.sampler, cell.lvlm) for cell in plan.evaluated_cells(given)}
+    settings = {(cell.data, cell.sampler, cell.lvlm) for cell in grid.evaluated_cells(given)}
     assert settings == {tuple(setting) for setting in given.grid.combinations if setting[:2] != ("world_b", "mixture")}
     assert {cell[:2] for cell in settings} == {("world", "uniform"), ("world", "mixture"), ("world_b", "uniform")}
-    assert [cell.preset for cell in plan.missing_cells(given)] == ["world", "published"] * 2  # LVLMs
+    assert [cell.preset for cell in grid.missing_cells(given)] == ["world", "published"] * 2  # LVLMs
 
 
 def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting() -> None:
     lvlms = {"small": {}, "large": {"model": "resources/world/lvlm_four_layers"}}
     given = experiment(lvlms=lvlms, transfer=["small", "large"])
     here, there = GridSetting("world", "mixture", "large"), GridSetting("world", "mixture", "small")
-    trained = [name for name in plan.policies_at(given, there) if name.startswith("preset~")]
-    carried = [name for name in plan.policies_at(given, here) if name.startswith("from~")]
+    trained = [name for name in grid.policies_at(given, there) if name.startswith("preset~")]
+    carried = [name for name in grid.policies_at(given, here) if name.startswith("from~")]
     assert carried == [f"from~small/{name}" for name in trained]
     assert PolicyName.parse(carried[0]).batch == "transfer"
-    location, name = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": carried[0]})
-    assert (location, name) == (grid_plan.folders_of(there), trained[0])
-    own = grid_plan.trained_at(given, grid_plan.folders_of(here) | {"selected": trained[0]})
-    assert own == (grid_plan.folders_of(here), trained[0])
-    assert not [name for name in plan.policies_at(experiment(), here._replace(lvlm="greedy")) if "from~world/" in name]
+    location, name = grid.trained_at(given, grid.folders_of(here) | {"selected": carried[0]})
+    assert (location, name) == (grid.folders_of(there), trained[0])
+    own = grid.trained_at(given, grid.folders_of(here) | {"selected": trained[0]})
+    assert own == (grid.folders_of(here), trained[0])
+    assert not [name for name in grid.policies_at(experiment(), here._replace(lvlm="greedy")) if "from~world/" in name]
 
 
 @pytest.mark.parametrize(

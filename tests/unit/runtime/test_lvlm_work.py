@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from lever_pipe.base.artefacts import Call
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime.lvlm_work import LvlmWork, hours, lvlm_work, text
-from lever_pipe.runtime.snakemake_adapter import PlannedCall, PlannedJob
+from lever_pipe.runtime.snakemake_adapter import PlannedJob
 
 ROOT = Path(__file__).parents[3]
 PRODUCTION = {"model": "models/Qwen2.5-VL-3B-Instruct", "decode": {"num_beams": 3, "max_new_tokens": 5}}
@@ -32,7 +33,7 @@ def experiment(**lvlm: Any) -> Experiment:
 
 
 def job(rule: str, inputs: dict[str, list[str]] | None = None, **wildcards: str) -> PlannedJob:
-    call = PlannedCall(config={}, code="", inputs=inputs or {})
+    call = Call(rule, {}, "", inputs or {}, {}, Path("run.json"))
     return PlannedJob(rule, wildcards, reason="", threads=1, resources={}, call=call)
 
 

@@ -23,8 +23,7 @@ from builders import embedding_arrays
 
 from lever_pipe.__main__ import _parser, is_complete, main
 from lever_pipe.base import atomic, storage
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.ownership import lock_of, owned, owner_of, this_process
 

@@ -16,10 +16,13 @@ from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.provenance import stages as all_stages
 from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.configuration import read_file
-from lever_pipe.experiment.evaluation_config import EMULATED_ARMS as ARMS
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig, TrainOnPolicyEpochConfig
+from lever_pipe.experiment.emulation import EMULATED_ARMS as ARMS
+from lever_pipe.experiment.identities import config_of, plugins_of
+from lever_pipe.experiment.on_policy import TrainOnPolicyEpochConfig
+from lever_pipe.experiment.plans import agents, models, policies, training
+from lever_pipe.experiment.reward import MeasureRewardsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import agent_plan, plan
+from lever_pipe.runtime import plan
 
 ROOT = Path(__file__).parents[3]
 RULES = (ROOT / "workflow/rules/common.smk").read_text()
@@ -77,20 +80,20 @@ def jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     names: list[tuple[str, dict[str, str]]] = [
         ("generate_rl_data", {"shard": str(shard)}) for shard in range(given.rl_data.n_shards)
     ]
-    for name in plan.trained(given):
+    for name in policies.trained(given):
         wild = wildcards_of(name)
         names += [("reward_groups", {"preset": wild["preset"], "rewarded": r}) for r in ("groups", "grpo_groups")]
         names.append(("initialise_selector", {"preset": wild["preset"], "seed": wild["seed"]}))
         run = name.split("/")[1]
         objective = {"objective": run} if PolicyName.parse(name).mode == "on_policy" else {}
         names.append((f"train_{'on_policy' if objective else run}_epoch", wild | objective))
-    for name in plan.evaluated(given):
+    for name in policies.evaluated(given):
         if name.startswith("baseline/"):
             names.append(("select_baseline", {"baseline": name.removeprefix("baseline/")}))
         else:
             names.append(("select_demonstrations", {"selected": name}))
     of_batch = ("answer_prompts", "score_answers")
-    names += [(stage, {"batch": batch}) for batch in plan.batches(given) for stage in of_batch]
+    names += [(stage, {"batch": batch}) for batch in policies.batches(given) for stage in of_batch]
     names += emulation_jobs(given) + agent_jobs(given)
     taken = {stage for stage, _ in names}
     emulated = set() if given.emulate else {"emulate_untouched", "score_emulation"}
@@ -112,7 +115,7 @@ def emulation_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
 
 def agent_jobs(given: Experiment) -> list[tuple[str, dict[str, str]]]:
     """Return the jobs of study `intention` that have wildcards, whichever engine runs them."""
-    runs = [{"arm": run.arm, "seed": str(run.seed)} for run in agent_plan.runs(given.intention)]
+    runs = [{"arm": run.arm, "seed": str(run.seed)} for run in agents.runs(given.intention)]
     return [(s, run) for run in runs for s in ("train_agent", "evaluate_agent", "render_verl", "convert_verl")]
 
 
@@ -147,7 +150,7 @@ def changed_stages(one: Experiment, other: Experiment) -> set[str]:
 
 def test_every_policy_name_is_read_back() -> None:
     given = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
-    names = [*plan.evaluated(given), *plan.trained(given)]
+    names = [*policies.evaluated(given), *policies.trained(given)]
     assert [PolicyRef.of(name).name for name in names] == names
     refs = {(ref.stage, ref.mode) for ref in map(PolicyRef.of, names)}
     on_policy_refs = {("grpo", "on_policy"), ("reinforce", "on_policy")}
@@ -155,7 +158,7 @@ def test_every_policy_name_is_read_back() -> None:
 
 
 def test_names_fit_the_wildcards_of_the_workflow() -> None:
-    for wildcard, names in (("policy", plan.evaluated(experiment())), ("trained", plan.trained(experiment()))):
+    for wildcard, names in (("policy", policies.evaluated(experiment())), ("trained", policies.trained(experiment()))):
         assert [name for name in names if not re.fullmatch(constraint(wildcard), name)] == []
         assert not re.fullmatch(constraint(wildcard), "preset~p/on_policy/base~5/seed~0/epoch~1")  # it has no beta
 
@@ -163,25 +166,25 @@ def test_names_fit_the_wildcards_of_the_workflow() -> None:
 def test_batches_hold_every_evaluated_policy_once() -> None:
     arms = [{"preset": "published"}, {"preset": "world", "seeds": [0], "kl_betas": [0, 0.15]}]
     given = experiment(arms=arms, baselines={"n_random_draws": 3})
-    names = plan.evaluated(given)
+    names = policies.evaluated(given)
     assert len(names) == len(set(names))
-    for batch in plan.batches(given):
-        assert all(plan.batch_of(name) == batch for name in plan.policies_of(given, batch))
-    assert sorted(n for b in plan.batches(given) for n in plan.policies_of(given, b)) == sorted(names)
+    for batch in policies.batches(given):
+        assert all(PolicyName.parse(name).batch == batch for name in policies.policies_of(given, batch))
+    assert sorted(n for b in policies.batches(given) for n in policies.policies_of(given, b)) == sorted(names)
     # 5 RCE epochs and 6 betas x 3 epochs for 3 seeds; 5 and 2 x 3 for one; zero-shot, 3 draws, 3 similarities, oracle
     assert len(names) == 3 * (5 + 18) + (5 + 6) + 8
     with pytest.raises(KeyError):
-        plan.policies_of(given, "preset~none/seed~0")
+        policies.policies_of(given, "preset~none/seed~0")
 
 
 def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
     given = small()
-    long, names = plan.long_runs(given.arms[0]), plan.evaluated(given)
+    long, names = policies.long_runs(given.arms[0]), policies.evaluated(given)
     assert len(long) == 2 * 1 * 2 * 3  # bases, betas, seeds, epochs
     shared = [name for name in long if name in names]
     assert {PolicyRef.of(name).epoch for name in shared} == {1, 2}
     assert {PolicyRef.of(name).seed for name in shared} == {0}
-    trained = plan.trained(given)
+    trained = policies.trained(given)
     assert len(trained) == len(set(trained))
     assert set(long) <= set(trained)
     assert not [name for name in trained if name.startswith("baseline/")]
@@ -190,11 +193,11 @@ def test_long_runs_share_their_first_epochs_with_the_evaluated_ones() -> None:
 def test_chosen_epochs_of_long_runs_are_evaluated_once() -> None:
     long = {"long_epochs": 5, "long_kl_betas": [0.145], "long_seeds": [1, 5], "long_evaluated": [2, 3, 5]}
     arm = small(arms=[SMALL_ARM | {"kl_betas": [0, 0.145]} | long]).arms[0]
-    assert plan.grpo_policies(arm, 0) == plan.grpo_policies(small().arms[0], 0)
+    assert policies.grpo_policies(arm, 0) == policies.grpo_policies(small().arms[0], 0)
     more = [f"preset~world/grpo/base~{b}/beta~0.145/seed~1/epoch~{e}" for b in (1, 2) for e in (3, 5)]
-    assert sorted({*plan.grpo_policies(arm, 1)} - {*plan.grpo_policies(small().arms[0], 1)}) == more
-    assert len(plan.grpo_policies(arm, 1)) == len(set(plan.grpo_policies(arm, 1)))
-    assert set(more) <= set(plan.long_runs(arm))
+    assert sorted({*policies.grpo_policies(arm, 1)} - {*policies.grpo_policies(small().arms[0], 1)}) == more
+    assert len(policies.grpo_policies(arm, 1)) == len(set(policies.grpo_policies(arm, 1)))
+    assert set(more) <= set(policies.long_runs(arm))
 
 
 @pytest.mark.parametrize(
@@ -264,14 +267,14 @@ def test_a_preset_reaches_its_own_epochs_only() -> None:
 
 
 def test_answers_are_told_of_last_epochs_and_of_what_they_start_from() -> None:
-    trained = [name for name in plan.sampled(small()) if not name.startswith("baseline/")]
+    trained = [name for name in policies.sampled(small()) if not name.startswith("baseline/")]
     assert [name.removeprefix("preset~world/") for name in trained if "seed~0" in name] == [
         "rce/seed~0/epoch~1",
         "rce/seed~0/epoch~2",
         *(f"grpo/base~{base}/beta~{beta}/seed~0/epoch~2" for base in (1, 2) for beta in ("0", "0.145")),
     ]
     assert {name.split("/")[1] for name in trained} == {"rce", "grpo", "on_policy", "reinforce", "distil"}
-    assert set(plan.sampled(small())) >= {f"baseline/{name}" for name in plan.baselines(small())}
+    assert set(policies.sampled(small())) >= {f"baseline/{name}" for name in policies.baselines(small())}
 
 
 def test_more_betas_epochs_and_seeds_change_only_what_collects() -> None:
@@ -292,7 +295,7 @@ SELECTING = {
 
 def test_plugins_belong_to_the_code_of_the_stages_that_load_them() -> None:
     given = small()
-    plugins = {stage: plan.plugins_of(plan.stage_config(given, stage, wild)) for stage, wild in jobs(given)}
+    plugins = {stage: plugins_of(config_of(given, stage, wild)) for stage, wild in jobs(given)}
     assert {stage: value for stage, value in plugins.items() if value} == {
         stage: value
         for stage, value in {
@@ -318,25 +321,25 @@ def test_plugins_belong_to_the_code_of_the_stages_that_load_them() -> None:
 def test_the_spec_parses_back_into_the_stage_config() -> None:
     given = small()
     for stage, wild in jobs(given):
-        config = plan.stage_config(given, stage, wild)
+        config = config_of(given, stage, wild)
         values = json.loads(plan.spec_of(given, stage, wild))["config"]
         assert type(config).model_validate(values) == config, stage
 
 
 def test_emulated_policies_are_apart_from_the_study() -> None:
     given = small()
-    names = plan.emulated(given)
+    names = policies.emulated(given)
     assert len(names) == len(set(names)) == 3 * 5 * 3  # arms, betas, epochs
-    assert not set(names) & {*plan.evaluated(given), *plan.trained(given)}
-    assert "emulation" not in plan.batches(given)
-    assert plan.policies_of(given, "emulation") == names
-    assert {plan.batch_of(name) for name in names} == {"emulation"}
-    assert plan.emulated(given, "head") == [name for name in names if name.split("/")[1] == "head"]
+    assert not set(names) & {*policies.evaluated(given), *policies.trained(given)}
+    assert "emulation" not in policies.batches(given)
+    assert policies.policies_of(given, "emulation") == names
+    assert {PolicyName.parse(name).batch for name in names} == {"emulation"}
+    assert policies.emulated(given, "head") == [name for name in names if name.split("/")[1] == "head"]
     assert re.fullmatch(constraint("batch"), "emulation")
 
 
 def test_an_arm_has_its_own_problems_and_no_other() -> None:
-    configs = {arm: plan.stage_config(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
+    configs = {arm: config_of(small(), "emulate_selections", {"arm": arm}).model_dump() for arm in ARMS}
     switched_on = {arm: (c["head_seed"] is not None, c["pool_items"] is not None) for arm, c in configs.items()}
     assert switched_on == {"none": (False, False), "head": (True, False), "pool": (False, True)}
 
@@ -352,24 +355,26 @@ def test_on_policy_runs_stand_next_to_the_offline_ones() -> None:
     expected = [
         f"preset~world/{run.format(b=base)}/seed~1/epoch~{epoch}" for base in (1, 2) for run in runs for epoch in (1, 2)
     ]
-    assert plan.on_policy_policies(arm, 1) == expected
-    assert plan.on_policy_policies(arm, 0) == []
-    assert plan.policies_of(given, "preset~world/seed~1")[-len(expected) :] == expected
-    assert set(expected) <= set(plan.trained(given)) & set(plan.evaluated(given))
+    assert policies.on_policy_policies(arm, 1) == expected
+    assert policies.on_policy_policies(arm, 0) == []
+    assert policies.policies_of(given, "preset~world/seed~1")[-len(expected) :] == expected
+    assert set(expected) <= set(policies.trained(given)) & set(policies.evaluated(given))
     stepped = [name for name in expected if "distil" not in name]
-    assert sorted(plan.stepped(given)) == sorted(stepped)  # the policy draws what they learn from
+    assert sorted(policies.stepped(given)) == sorted(stepped)  # the policy draws what they learn from
 
 
 def test_extra_objectives_and_their_absence() -> None:
     for extra_objectives, runs in (([], {"on_policy"}), (["distil"], {"on_policy", "distil"})):
         given = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY | {"extra_objectives": extra_objectives}}])
-        assert {name.split("/")[1] for name in plan.on_policy_policies(given.arms[0], 1)} == runs
+        assert {name.split("/")[1] for name in policies.on_policy_policies(given.arms[0], 1)} == runs
     without = small(arms=[SMALL_ARM])
-    assert plan.on_policy_policies(without.arms[0], 1) == plan.stepped(without) == []
-    assert {ref.mode for ref in map(PolicyRef.of, plan.trained(without))} == {"", "offline"}
+    assert policies.on_policy_policies(without.arms[0], 1) == policies.stepped(without) == []
+    assert {ref.mode for ref in map(PolicyRef.of, policies.trained(without))} == {"", "offline"}
     with_runs = small(arms=[SMALL_ARM | {"on_policy": ON_POLICY}])
-    others = [name for name in plan.trained(with_runs) if name not in plan.on_policy_policies(with_runs.arms[0], 1)]
-    assert others == plan.trained(without)
+    others = [
+        name for name in policies.trained(with_runs) if name not in policies.on_policy_policies(with_runs.arms[0], 1)
+    ]
+    assert others == policies.trained(without)
     first, second = specs(without), specs(with_runs)
     assert {key[0] for key in first.keys() & second.keys() if first[key] != second[key]} <= COLLECTING | SHOWING
 
@@ -410,7 +415,7 @@ def test_settings_of_one_objective_rerun_its_epochs_alone(
 
 def test_controls_are_asked_of_a_draw_and_of_a_run_of_each_kind_with_its_least_beta() -> None:
     arm = SMALL_ARM | {"kl_betas": [0.3, 0.1], "on_policy": ON_POLICY | {"seeds": [0], "kl_betas": [0.2, 1]}}
-    found = plan.controlled(small(arms=[arm, {"preset": "published"}]))
+    found = policies.controlled(small(arms=[arm, {"preset": "published"}]))
     untrained = [name for name in found if name.startswith("baseline/")]
     trained = [name for name in found if "~" in name]
     assert untrained == [f"baseline/{name}" for name in ("random-0", *SIMILAR, "oracle")]
@@ -427,12 +432,17 @@ def test_controls_are_asked_of_a_draw_and_of_a_run_of_each_kind_with_its_least_b
 def test_of_supervised_epochs_all_are_trained_and_the_last_is_evaluated() -> None:
     given = small(arms=[SMALL_ARM | {"sft_epochs": 3}])
     names = [f"preset~world/sft/seed~{seed}/epoch~{epoch}" for seed in (0, 1) for epoch in (1, 2, 3)]
-    assert [name for name in plan.trained(given) if "/sft/" in name] == [names[2], names[5], *names[:2], *names[3:5]]
-    assert [name for name in plan.evaluated(given) if "/sft/" in name] == [names[2], names[5]]
-    assert {name for name in plan.sampled(given) if "/sft/" in name} == {names[2], names[5]}
-    assert plan.batch_of(names[2]) == "preset~world/seed~0"
-    assert names[2] in plan.policies_of(given, "preset~world/seed~0")
-    assert not [name for name in plan.trained(small()) if "/sft/" in name]
+    assert [name for name in policies.trained(given) if "/sft/" in name] == [
+        names[2],
+        names[5],
+        *names[:2],
+        *names[3:5],
+    ]
+    assert [name for name in policies.evaluated(given) if "/sft/" in name] == [names[2], names[5]]
+    assert {name for name in policies.sampled(given) if "/sft/" in name} == {names[2], names[5]}
+    assert PolicyName.parse(names[2]).batch == "preset~world/seed~0"
+    assert names[2] in policies.policies_of(given, "preset~world/seed~0")
+    assert not [name for name in policies.trained(small()) if "/sft/" in name]
     base, more = specs(small(arms=[SMALL_ARM])), specs(given)
     assert {key[0] for key in base.keys() & more.keys() if base[key] != more[key]} <= COLLECTING | SHOWING
 
@@ -461,7 +471,7 @@ def test_grpo_may_have_a_reward_of_its_own_and_keeps_its_base() -> None:
     used = {"reward_groups", "train_grpo_epoch", CONTINUED, "measure_rewards", *PAGE}
     assert {stage for stage, _ in differing} == used
     assert [dict(key[1])["rewarded"] for key in differing if key[0] == "reward_groups"] == ["grpo_groups"]
-    assert [plan.grpo_groups(one, "world") for one in (given, other)] == ["groups", "grpo_groups"]
+    assert [training.grpo_groups(one, "world") for one in (given, other)] == ["groups", "grpo_groups"]
 
 
 def test_what_a_run_does_not_read_reruns_nothing() -> None:
@@ -478,7 +488,7 @@ def test_what_a_run_does_not_read_reruns_nothing() -> None:
 
 def epoch_config(given: Experiment, objective: str, **wildcards: str) -> TrainOnPolicyEpochConfig:
     wild = {"preset": "world", "base": "2", "beta": "0.3", "seed": "1", "epoch": "2", "objective": objective}
-    config = plan.stage_config(given, DRAWING, wild | wildcards)
+    config = config_of(given, DRAWING, wild | wildcards)
     assert isinstance(config, TrainOnPolicyEpochConfig)
     return config
 
@@ -514,7 +524,7 @@ def test_reinforce_takes_as_many_optimiser_steps_as_grpo_next_to_it(name: str) -
 
 def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> None:
     given = small()
-    config = plan.stage_config(given, "measure_rewards", {})
+    config = config_of(given, "measure_rewards", {})
     assert isinstance(config, MeasureRewardsConfig)
     preset = given.presets["world"]
     assert config.rewards[:2] == (preset.reward, preset.on_policy.reward)
@@ -537,22 +547,22 @@ def test_the_rewards_that_are_measured_are_those_in_use_and_the_dense_ones() -> 
 def test_a_small_folders_family_answers_unless_another_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str | None, named: str, expected: str
 ) -> None:
-    monkeypatch.setattr(plan, "parameters_of", lambda _: 1000)
+    monkeypatch.setattr(models, "parameters_of", lambda _: 1000)
     if kind:
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     values = shipped() | {"lvlm": shipped()["lvlm"] | {"model": str(tmp_path), "engine": named}}
     experiment = parse_experiment(values)
-    assert plan.lvlm_config(experiment).engine == expected
-    config = plan.stage_config(experiment, "generate_rl_data", {"shard": "0"})
-    assert f"lvlms.{expected}" in plan.plugins_of(config)
+    assert models.lvlm_config(experiment.lvlm).engine == expected
+    config = config_of(experiment, "generate_rl_data", {"shard": "0"})
+    assert f"lvlms.{expected}" in plugins_of(config)
 
 
 @pytest.mark.parametrize(("is_there", "expected"), [(True, "vllm"), (False, "hf")])
 def test_vllm_answers_on_a_gpu_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, is_there: bool, expected: str
 ) -> None:
-    monkeypatch.setattr(plan, "find_spec", lambda _: is_there or None)
-    monkeypatch.setattr(plan, "parameters_of", lambda _: plan.EMBEDDED_PARAMETERS + 1)
+    monkeypatch.setattr(models, "find_spec", lambda _: is_there or None)
+    monkeypatch.setattr(models, "parameters_of", lambda _: models.EMBEDDED_PARAMETERS + 1)
     experiment = parse_experiment(shipped())
-    assert plan.lvlm_config(experiment).engine == expected
-    assert plan.asks_vllm(experiment) == is_there
+    assert models.lvlm_config(experiment.lvlm).engine == expected
+    assert models.asks_vllm(experiment) == is_there

@@ -14,8 +14,9 @@ import yaml
 from snakemake.utils import update_config
 
 from lever_pipe.base.errors import ConfigError
+from lever_pipe.experiment.plans import models
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import plan, sizing
+from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 GPU_RULES = {
@@ -74,7 +75,7 @@ def test_a_servers_model_asks_for_no_gpu_and_no_folder() -> None:
     assert {model.key for model in sizing.loaded(published)} - {model.key for model in sizing.loaded(served)} == {
         "lvlm.model"
     }
-    assert plan.lvlm_config(served).model_identity == "some/model"
+    assert models.lvlm_config(served.lvlm).model_identity == "some/model"
 
 
 def test_every_rule_that_loads_a_model_has_a_size() -> None:
@@ -142,7 +143,7 @@ def test_another_way_of_asking_is_refused() -> None:
         sizing.resources_for(experiment(), gpu_request="gpus")
 
 
-@pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (plan.EMBEDDED_PARAMETERS + 1, "cuda")])
+@pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (models.EMBEDDED_PARAMETERS + 1, "cuda")])
 def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device: str) -> None:
     values = experiment().model_dump(mode="json")
     values["lvlm"]["model"] = weights(tmp_path, parameters)

@@ -16,9 +16,9 @@ import pytest
 from snakemake.logging import ColorizingTextHandler, DefaultFormatter
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from lever_pipe.base.artefacts import Call
 from lever_pipe.runtime import snakemake_adapter
 from lever_pipe.runtime.snakemake_adapter import (
-    PlannedCall,
     PlannedJob,
     planned_job,
 )
@@ -168,7 +168,7 @@ def test_a_planned_job_is_as_snakemake_has_it(fields: dict[str, Any], triggers: 
         params=SimpleNamespace(spec='{"code": "c", "config": {"a": 1}}'),
     )
     found = planned_job(job, Path("elsewhere"))
-    inputs = {"one": ["elsewhere/in.txt"], "several": ["elsewhere/a", "elsewhere/b"]}
+    inputs = {"one": Path("elsewhere/in.txt"), "several": (Path("elsewhere/a"), Path("elsewhere/b"))}
     assert found == PlannedJob(
         "train",
         {"seed": "0"},
@@ -178,7 +178,7 @@ def test_a_planned_job_is_as_snakemake_has_it(fields: dict[str, Any], triggers: 
         ("elsewhere/in.txt", "elsewhere/a", "elsewhere/b"),
         ("elsewhere/out.txt",),
         triggers,
-        PlannedCall({"a": 1}, "c", inputs),
+        Call("train", {"a": 1}, "c", inputs, {}, Path("elsewhere/out.txt")),
     )
     job.params = SimpleNamespace()
     assert planned_job(job, Path()).call is None

@@ -17,8 +17,9 @@ import snakemake_executor_plugin_slurm as plugin
 from snakemake.io import _IOFile
 from snakemake.iocontainers import OutputFiles
 
+from lever_pipe.base.artefacts import Call
 from lever_pipe.runtime import snapshot
-from lever_pipe.runtime.rerun import decision
+from lever_pipe.runtime.reruns import check
 from lever_pipe.runtime.slurm import squeue as slurm
 from lever_pipe.runtime.slurm import watchdog
 from lever_pipe.runtime.slurm.watchdog import Watchdog
@@ -263,10 +264,10 @@ class TestCompleted:
     def whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make all existing files count as the job's outputs."""
 
-        def is_complete(manifest: Path, files: dict[str, Any], **_: Any) -> bool:
-            return all(Path(path).exists() for path in (manifest, *files.values()))
+        def is_complete(call: Call) -> bool:
+            return all(Path(str(path)).exists() for path in (call.manifest, *call.outputs.values()))
 
-        monkeypatch.setattr(decision, "is_complete", is_complete)
+        monkeypatch.setattr(check, "is_complete", is_complete)
 
     def make(self, name: str, age: int) -> None:
         """Write a file so many seconds after the plan."""
@@ -398,7 +399,7 @@ class TestLoneJob:
         plan.write_text("")
         os.utime(plan, (PLANNED, PLANNED))
         monkeypatch.setenv(snapshot.VARIABLE, str(plan))
-        monkeypatch.setattr(decision, "is_complete", lambda *_, **__: manifest.exists())
+        monkeypatch.setattr(check, "is_complete", lambda *_, **__: manifest.exists())
         for end in (1800, 3011, 5407, 9000):
             manifest.unlink(missing_ok=True)
             cluster = self.Cluster(clock, age=age, end=end, on_end=manifest.touch)

@@ -22,14 +22,15 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.plans import grid, report
+from lever_pipe.experiment.plans.evaluation import collect_lineage
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
-from lever_pipe.runtime import plan
 from lever_pipe.runtime.checks import local_checks
 from lever_pipe.runtime.checks.findings import Level, Outcome
-from lever_pipe.runtime.rerun import own_images
+from lever_pipe.runtime.reruns import own_images
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/your-data.md").read_text(encoding="utf-8")
@@ -185,14 +186,14 @@ def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -
     given = mine.experiment().model_copy(update={"studies": ("lever",)})
     files = given.data.files.eval_questions
     given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
-    (study,) = plan.displayed_studies(given)
+    (study,) = report.shown_studies(given)
     assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
     assert 650_000 < study.parameters < 750_000
-    assert plan.scale(given).startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
+    assert collect_lineage(given, {}).scale.startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
     other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
-    (study,) = plan.displayed_studies(other)
+    (study,) = report.shown_studies(other)
     assert (study.data, study.model, study.parameters) == (files, "mine", 0)
-    assert (plan.data_name(given.data), plan.data_name(given.data, "fruit")) == (files, "fruit")
+    assert (grid.data_name(given.data), grid.data_name(given.data, "fruit")) == (files, "fruit")
 
 
 def test_generated_data_need_no_look() -> None:

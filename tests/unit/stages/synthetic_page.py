@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentEvaluation, AgentGrpo
-from lever_pipe.experiment.config import ArmSettings, OnPolicyRuns, Preset
-from lever_pipe.experiment.report_stage_configs import BuildReportConfig, ShownAgents, ShownStudy
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
+from lever_pipe.experiment.arms import ArmSettings, OnPolicyRuns, Preset
+from lever_pipe.experiment.report import BuildReportConfig, ShownAgents, ShownStudy
 from lever_pipe.report.evidence import EvidenceRow, write_evidence
 from lever_pipe.stages.build_report import build_report
 

@@ -28,7 +28,7 @@ from lever_pipe.base.records import (
     StepMetrics,
     SubsetScore,
 )
-from lever_pipe.experiment.stage_configs import CollectResultsConfig
+from lever_pipe.experiment.collected import CollectResultsConfig
 from lever_pipe.stages.collect_results import collect_results
 
 REFERENCE = Path(__file__).parents[3] / "resources" / "reference" / "lever-plus-published.csv"

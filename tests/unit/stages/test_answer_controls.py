@@ -14,7 +14,7 @@ from lvlm_world import LVLM, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Example, Selection
-from lever_pipe.experiment.stage_configs import AnswerControlsConfig, AnswerPromptsConfig
+from lever_pipe.experiment.lvlm import AnswerControlsConfig, AnswerPromptsConfig
 from lever_pipe.stages.answers import answer_prompts
 from lever_pipe.stages.controls import CONTROLS, answer_controls, controlled
 

@@ -14,7 +14,7 @@ from agent_runs import ARMS, Study
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_stage_configs import CollectAgentsConfig
+from lever_pipe.experiment.agent_results import CollectAgentsConfig
 from lever_pipe.intention.records import EpisodeRow, EvaluationRow
 from lever_pipe.report.inference import agent_runs as columns
 from lever_pipe.report.inference.agent_runs import read_agent_runs

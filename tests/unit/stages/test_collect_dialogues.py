@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.experiment.agent_config import AgentArm
-from lever_pipe.experiment.agent_stage_configs import AgentRun, CollectDialoguesConfig
+from lever_pipe.experiment.agent_evaluation import AgentRun
+from lever_pipe.experiment.agent_results import CollectDialoguesConfig
+from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.intention.dialogues import AgentSample
 from lever_pipe.intention.records import DialogueCall, DialogueRow, DialogueTurn, HiddenDetail
 from lever_pipe.stages.agent_results import collect_dialogues

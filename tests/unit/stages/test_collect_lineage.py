@@ -8,8 +8,8 @@ from lineage_manifests import answers, distil, grpo, manifest, on_policy, rce, r
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import CollectLineageConfig, InitialiseSelectorConfig
+from lever_pipe.experiment.collected import CollectLineageConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 from lever_pipe.report.comparability import FACTORS, differences
 from lever_pipe.report.lineage import read_lineage
 from lever_pipe.stages.collect_results import collect_lineage

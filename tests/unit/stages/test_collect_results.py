@@ -10,7 +10,7 @@ import synthetic_results as synthetic
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics, PolicyRef
-from lever_pipe.experiment.stage_configs import CollectResultsConfig
+from lever_pipe.experiment.collected import CollectResultsConfig
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, collect_results
 
 WITH_ON_POLICY = replace(synthetic.SMOKE, on_policy_betas=(0.12,))

@@ -16,8 +16,8 @@ from PIL import Image
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ImageError
 from lever_pipe.base.records import AnswerRow, Example, ExampleId, PolicyScores, QuestionScore, Selection
-from lever_pipe.experiment.data_config import WorldData
-from lever_pipe.experiment.stage_configs import CollectSamplesConfig
+from lever_pipe.experiment.collected import CollectSamplesConfig
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.lever.samples import Sample, scoring_facts
 from lever_pipe.metrics.vqa_accuracy import cut_answer, vqa_accuracy
 from lever_pipe.stages.collect_samples import collect_samples

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from agent_runs import ARMS, Study
 
-from lever_pipe.experiment.agent_config import PrimaryEndpoint
+from lever_pipe.experiment.agent_evaluation import PrimaryEndpoint
 
 SMALL = Study(arms=(ARMS[0], ARMS[1], ARMS[4]), steps=25)
 PRIMARIES = [f"test_normalised_reward_{mode}_last" for mode in ("sampled", "greedy")]

@@ -18,9 +18,9 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import group_of
 from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.config import Sweep, SweptCell
-from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
-from lever_pipe.experiment.stage_configs import ComparePoliciesConfig
+from lever_pipe.experiment.collected import ComparePoliciesConfig
+from lever_pipe.experiment.report import ReportedRun, ShownStudy
+from lever_pipe.experiment.sweeps import Sweep, SweptCell
 from lever_pipe.report import sources
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence

@@ -7,11 +7,10 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_config import Verl
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.intention import ConvertVerlConfig, Verl
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.intention.records import DoneRow, EpisodeRow, EvaluationRow, StepRow
-from lever_pipe.runtime import plan
 from lever_pipe.stages.verl import convert_verl
 
 RECORDED = Path(__file__).parents[1] / "intention" / "verl" / "console.log"
@@ -20,7 +19,7 @@ RECORDED = Path(__file__).parents[1] / "intention" / "verl" / "console.log"
 def convert(folder: Path, log: Path, **changed: object) -> DoneRow:
     """Run the stage as the workflow does, for a configuration of six steps."""
     experiment = Experiment(intention={"grpo": {"steps": 6}, **changed})
-    config = plan.stage_config(experiment, "convert_verl", {"arm": "bundle", "seed": "1"})
+    config = config_of(experiment, "convert_verl", {"arm": "bundle", "seed": "1"})
     assert isinstance(config, ConvertVerlConfig)
     names = ("metrics", "evaluations", "episodes", "done")
     return convert_verl(log=log, **{name: folder / name for name in names}, config=config)

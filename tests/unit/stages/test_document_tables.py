@@ -12,9 +12,9 @@ import pytest
 import synthetic_results as synthetic
 from sentences import messages
 
-from lever_pipe.experiment.config import Preset
-from lever_pipe.experiment.report_stage_configs import ReportedRun, ShownStudy
-from lever_pipe.experiment.stage_configs import InputsAlone
+from lever_pipe.experiment.arms import Preset
+from lever_pipe.experiment.collected import InputsAlone
+from lever_pipe.experiment.report import ReportedRun, ShownStudy
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.cells import EvidenceLedger
 from lever_pipe.report.comparability import guard, read_lineages

@@ -10,12 +10,9 @@ from builders import evaluation_files
 from lever_pipe.base import storage
 from lever_pipe.base.records import Selection
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import (
-    EmulateFirstItemsConfig,
-    EmulateSelectionsConfig,
-    SelectDemonstrationsConfig,
-)
+from lever_pipe.experiment.emulation import EmulateSelectionsConfig
+from lever_pipe.experiment.selections import EmulateFirstItemsConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.emulation import head_names
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import (

@@ -6,7 +6,7 @@ from chains import Chain
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.experiment.stage_configs import EmulateUntouchedConfig
+from lever_pipe.experiment.emulation import EmulateUntouchedConfig
 from lever_pipe.stages.emulation import emulate_untouched
 
 

@@ -10,8 +10,7 @@ from builders import example, ids
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import AnswerRow, EpochMetrics, ExampleId, PolicyRef, Selection
-from lever_pipe.experiment.evaluation_config import EmulatedPolicy
-from lever_pipe.experiment.stage_configs import ScoreEmulationConfig
+from lever_pipe.experiment.emulation import EmulatedPolicy, ScoreEmulationConfig
 from lever_pipe.stages.emulation import score_emulation
 
 N, SHOTS = 4, (1, 2, 3)

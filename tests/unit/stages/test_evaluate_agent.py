@@ -10,8 +10,8 @@ from trained_world import CODE, N_TEST, N_VAL, evaluate_here, evaluation_of, tra
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.experiment.agent_stage_configs import EvaluateStartConfig
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.agent_evaluation import EvaluateStartConfig
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.intention.records import DialogueRow, DoneRow, EpisodeRow, EvaluationRow
 from lever_pipe.stages import agent_evaluation as stage
 from lever_pipe.stages.agent_evaluation import evaluate_start

@@ -18,7 +18,10 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.experiment.config import AdaptiveKl, Grpo, OnPolicy, Rce, Selector
+from lever_pipe.experiment.grpo import AdaptiveKl, Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
+from lever_pipe.experiment.rce import Rce
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.stages import selector_training
 
 

@@ -14,12 +14,12 @@ from snakemake.utils import update_config
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import Example, ExampleId, PolicyScores, Pool, QuestionScore
-from lever_pipe.experiment.stage_configs import MeasurePoolsConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.pools import MeasurePoolsConfig
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.baselines import holds_exact_demonstration
 from lever_pipe.lvlms.protocol import ImageSource
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
-from lever_pipe.runtime import plan
 from lever_pipe.stages.examples import embed_examples
 from lever_pipe.stages.pools import measure_pools
 
@@ -89,7 +89,7 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
         embed_examples(
             examples=world.rows["eval_examples"], images=world.raw["eval"]["images"],
             encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings",
-            config=plan.stage_config(EXPERIMENT, "embed_examples", {}),
+            config=config_of(EXPERIMENT, "embed_examples", {}),
         )  # type: ignore[arg-type]  # fmt: skip
 
 

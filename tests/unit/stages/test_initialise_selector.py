@@ -14,9 +14,8 @@ from torch import Tensor
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, RecordError
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
-from lever_pipe.experiment.config import Selector
 from lever_pipe.experiment.manifests import carry_out
-from lever_pipe.experiment.stage_configs import InitialiseSelectorConfig
+from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
 from lever_pipe.experiment.studies import parse_experiment
 from lever_pipe.stages.selector_training import initialise_selector, train_rce_epoch
 

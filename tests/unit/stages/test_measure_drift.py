@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import MeasureDriftConfig
-from lever_pipe.lever.selector.decoding import kl_to_base
+from lever_pipe.experiment.collected import MeasureDriftConfig
+from lever_pipe.experiment.selector import Selector
+from lever_pipe.lever.selector.drift import kl_to_base
 from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_selector
 from lever_pipe.stages.measure_drift import measure_drift

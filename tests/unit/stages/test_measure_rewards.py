@@ -10,8 +10,7 @@ from builders import example, pool, trajectory
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RewardTies, RlGroup
-from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.stage_configs import MeasureRewardsConfig
+from lever_pipe.experiment.reward import MeasureRewardsConfig, Reward
 from lever_pipe.lever.trajectories import make_group
 from lever_pipe.stages.rewards import measure_rewards
 

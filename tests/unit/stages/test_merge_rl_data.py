@@ -8,8 +8,7 @@ from builders import POOL, example, random_pools, rl_groups, trajectory
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, Trajectory
-from lever_pipe.experiment.rl_data_config import Balance
-from lever_pipe.experiment.stage_configs import ImportRlDataConfig, MergeRlDataConfig
+from lever_pipe.experiment.rl_data import Balance, ImportRlDataConfig, MergeRlDataConfig
 from lever_pipe.lever.rl_data_files import write_original
 from lever_pipe.stages.rl_data import import_rl_data, merge_rl_data
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import synthetic_page as small
 
-from lever_pipe.experiment.config import ArmSettings, Sweep, SweptCell
-from lever_pipe.experiment.report_stage_configs import PlotFiguresConfig, ReportedRun
+from lever_pipe.experiment.arms import ArmSettings
+from lever_pipe.experiment.report import PlotFiguresConfig, ReportedRun
+from lever_pipe.experiment.sweeps import Sweep, SweptCell
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow, write_evidence

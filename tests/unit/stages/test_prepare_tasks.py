@@ -9,8 +9,7 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_config import SyntheticTasks
-from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig
+from lever_pipe.experiment.agent_tasks import PrepareTasksConfig, SyntheticTasks
 from lever_pipe.intention.records import Task
 from lever_pipe.stages.agent_training import prepare_tasks
 

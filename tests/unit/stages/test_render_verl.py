@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.identities import config_of
+from lever_pipe.experiment.intention import RenderVerlConfig
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.runtime import plan
 from lever_pipe.stages.verl import render_verl
 
 
 def config(arm: str = "bundle", seed: str = "1", **changed: object) -> RenderVerlConfig:
     """Return what the workflow gives the stage for the default configuration."""
-    planned = plan.stage_config(Experiment(intention=changed), "render_verl", {"arm": arm, "seed": seed})
+    planned = config_of(Experiment(intention=changed), "render_verl", {"arm": arm, "seed": seed})
     assert isinstance(planned, RenderVerlConfig)
     return planned
 

@@ -14,13 +14,14 @@ from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Grpo, OnPolicy
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import architecture_of, load_selector
+from lever_pipe.lever.training.draws import load_draws
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import Updates
-from lever_pipe.lever.training.on_policy import load_draws
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")
 

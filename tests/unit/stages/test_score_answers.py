@@ -19,7 +19,7 @@ from lever_pipe.base.records import (
     QuestionScore,
     Selection,
 )
-from lever_pipe.experiment.stage_configs import ScoreAnswersConfig
+from lever_pipe.experiment.evaluation import ScoreAnswersConfig
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.answers import score_answers
 

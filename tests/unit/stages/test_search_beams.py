@@ -16,8 +16,8 @@ from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
 from lever_pipe.base.records import Proposal, QueryBeams
-from lever_pipe.experiment.rl_data_config import Beams
-from lever_pipe.experiment.stage_configs import Runtime, SearchBeamsConfig
+from lever_pipe.experiment.beams import Beams, SearchBeamsConfig
+from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording

@@ -12,7 +12,7 @@ from builders import evaluation_files, example
 from lever_pipe.base import plugins, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Pool, Selection
-from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectOwnConfig
+from lever_pipe.experiment.selections import SelectBaselineConfig, SelectOwnConfig
 from lever_pipe.stages.selections import read_selections, select_baseline, select_own
 
 TRAIN = [example(i, question_id=100 + i) for i in range(6)]

@@ -10,8 +10,8 @@ from lever_pipe.base import storage
 from lever_pipe.base.errors import UnknownNameError
 from lever_pipe.base.records import ExampleId, Selection
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Selector
-from lever_pipe.experiment.stage_configs import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.selections import SelectBaselineConfig, SelectDemonstrationsConfig
+from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever import baselines
 from lever_pipe.lever.selector.embeddings import fuse, read_table
 from lever_pipe.lever.selector.network import (

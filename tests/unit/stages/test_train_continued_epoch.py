@@ -10,7 +10,8 @@ from chains import Chain, execution
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import Grpo, Rce
+from lever_pipe.experiment.grpo import Grpo
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.network import architecture_of, load_selector
 from lever_pipe.lever.training.loop import Updates, validation_loss
 from lever_pipe.lever.training.supervised import rce_epoch

@@ -17,13 +17,12 @@ from lvlm_world import LVLM, lvlm_config, world
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.records import ExampleId
 from lever_pipe.base.storage import read_examples
-from lever_pipe.experiment.config import Reward
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
+from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.training.on_policy import ScoredSelection, scored_by_lvlm
-from lever_pipe.lever.trajectories import PromptIds, request_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
-from lever_pipe.lvlms.asking.prompts import Prompt, Wording
-from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest
+from lever_pipe.lvlms.asking.prompts import Prompt, PromptIds, Wording
+from lever_pipe.lvlms.protocol import LvlmReply, LvlmRequest, request_of
 from lever_pipe.stages import selector_training
 
 pytestmark = pytest.mark.skipif(not LVLM.is_dir(), reason="the embedded world's model is not there")

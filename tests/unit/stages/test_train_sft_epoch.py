@@ -13,7 +13,7 @@ from builders import WIDTH, embedding_arrays
 from chains import SftChain, beam_groups
 
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.experiment.config import Sft
+from lever_pipe.experiment.sft import Sft
 from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, build_selector

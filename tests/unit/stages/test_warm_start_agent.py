@@ -9,8 +9,9 @@ from agent_doubles import TASKS
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_config import AgentModel, Environment, TinyQwen3, WarmStart
-from lever_pipe.experiment.agent_stage_configs import PolicyConfig, WarmStartAgentConfig
+from lever_pipe.experiment.agent_model import AgentModel, PolicyConfig, TinyQwen3
+from lever_pipe.experiment.environment import Environment
+from lever_pipe.experiment.warm_start import WarmStart, WarmStartAgentConfig
 from lever_pipe.intention.agent.policy import load_policy, policy_folder
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.records import StepRow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.files import draw_image, image_name, write_raw_files
 from lever_pipe.world.items import Split, draw_split
 

@@ -12,7 +12,7 @@ import pytest
 
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.architectures import Reader
 from lever_pipe.world.files import draw_examples
 from lever_pipe.world.forward import answer_prompts, encode_images

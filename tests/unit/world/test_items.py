@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.items import AnnotatedQuestion, Picture, annotate, draw_knowledge, draw_split
 from lever_pipe.world.lexicon import COLORS, COUNTS, KINDS, KNOWLEDGE
 

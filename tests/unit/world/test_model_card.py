@@ -11,7 +11,7 @@ import torch
 from transformers import CLIPModel
 
 from lever_pipe.base.storage import read_json
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.architectures import READERS, Reader
 from lever_pipe.world.encoder import image_vectors, text_vectors
 from lever_pipe.world.lexicon import COLORS, KINDS, RELATIONS

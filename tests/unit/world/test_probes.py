@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lever_pipe.base.records import Example
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.files import draw_examples
 from lever_pipe.world.probes import (
     Probe,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lever_pipe.base.storage import digest
-from lever_pipe.experiment.data_config import WorldData
+from lever_pipe.experiment.data import WorldData
 from lever_pipe.world import reader
 from lever_pipe.world.encoder import contrastive_loss
 from lever_pipe.world.files import draw_examples

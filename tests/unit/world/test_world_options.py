@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.data_config import Data, KnowledgeName, PerceptualName, WorldData
+from lever_pipe.experiment.data import Data, KnowledgeName, PerceptualName, WorldData
 from lever_pipe.world.files import build_documents, draw_image
 from lever_pipe.world.items import (
     DISSENT_A,

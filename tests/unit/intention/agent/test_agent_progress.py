@@ -17,7 +17,7 @@ from trained_world import KilledError, command, files_of, interrupted, measured,
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, contents
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.experiment.agent_config import Schedule, Stop
+from lever_pipe.experiment.agent_training import Schedule, Stop
 from lever_pipe.intention.agent.resume import (
     POLICY,
     identity_of,

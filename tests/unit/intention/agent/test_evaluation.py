@@ -8,11 +8,11 @@ from trained_world import N_VAL, player_of, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import AgentEvaluation, Simulator
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.environment import Simulator
 from lever_pipe.intention.agent.evaluation import PolicyEvaluation, When, evaluate, relabelled
-from lever_pipe.intention.agent.measures import END_REASONS
 from lever_pipe.intention.agent.rollout import Player, RolloutCounts
-from lever_pipe.intention.records import Task
+from lever_pipe.intention.records import END_REASONS, Task
 
 NOW = When(3, "val", "current")
 N_SAMPLES = 3

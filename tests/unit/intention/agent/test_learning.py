@@ -9,10 +9,12 @@ import yaml
 from trained_world import train_here
 
 from lever_pipe.base.storage import read_rows
-from lever_pipe.experiment.agent_stage_configs import PrepareTasksConfig, TrainAgentConfig, WarmStartAgentConfig
+from lever_pipe.experiment.agent_tasks import PrepareTasksConfig
+from lever_pipe.experiment.agent_training import TrainAgentConfig
+from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.warm_start import WarmStartAgentConfig
 from lever_pipe.intention.records import EvaluationRow, StepRow
-from lever_pipe.runtime import plan
 from lever_pipe.stages.agent_training import prepare_tasks, warm_start_agent
 
 ROOT = Path(__file__).parents[4]
@@ -32,8 +34,8 @@ def experiment(steps: int = STEPS) -> Experiment:
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with tasks and a warmed-up policy."""
     folder, of = tmp_path_factory.mktemp("agents"), experiment()
-    tasks = plan.stage_config(of, "prepare_tasks", {})
-    warm_start = plan.stage_config(of, "warm_start_agent", {})
+    tasks = config_of(of, "prepare_tasks", {})
+    warm_start = config_of(of, "warm_start_agent", {})
     assert isinstance(tasks, PrepareTasksConfig)
     assert isinstance(warm_start, WarmStartAgentConfig)
     prepare_tasks(
@@ -58,7 +60,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(start: Path, folder: Path, arm: str, steps: int) -> Path:
-    config = plan.stage_config(experiment(steps), "train_agent", {"arm": arm, "seed": "0"})
+    config = config_of(experiment(steps), "train_agent", {"arm": arm, "seed": "0"})
     assert isinstance(config, TrainAgentConfig)
     train_here(folder, config, tasks=start)
     return folder

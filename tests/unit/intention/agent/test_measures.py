@@ -7,18 +7,14 @@ import pytest
 import torch
 from trained_world import TINY
 
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo, SyntheticTasks
-from lever_pipe.intention.agent.measures import (
-    END_REASONS,
-    rates,
-    step_values,
-    update_flop,
-)
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
+from lever_pipe.intention.agent.measures import rates, step_values, update_flop
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.rollout import Episode, RolloutCounts
 from lever_pipe.intention.agent.scoring import Scored, cut
 from lever_pipe.intention.agent.update import TrainingSample, assign_credit, token_positions_of
-from lever_pipe.intention.records import EndReason
+from lever_pipe.intention.records import END_REASONS, EndReason
 from lever_pipe.intention.sources import synthetic
 
 TASK = synthetic.read(SyntheticTasks(n_train=2, n_val=2, n_test=2)).val[0]

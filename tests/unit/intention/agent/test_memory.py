@@ -13,7 +13,7 @@ from agent_doubles import CODEC
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.intention.agent.generation import GROWTH, DialogueCache
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.scoring import score

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lever_pipe.base.errors import CheckpointError
-from lever_pipe.experiment.agent_config import TinyQwen3
+from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.intention.agent.policy import (
     build_tiny,
     load_policy,

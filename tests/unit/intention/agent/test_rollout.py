@@ -8,7 +8,7 @@ from agent_doubles import CODEC, TASKS, ChattyPolicy, chatty, log_probs_of, play
 
 from lever_pipe.base.chat import RequestCounts
 from lever_pipe.base.errors import DataError
-from lever_pipe.experiment.agent_config import Environment
+from lever_pipe.experiment.environment import Environment
 from lever_pipe.intention.agent.rollout import Episode, EpisodeRequest, Rollouts
 from lever_pipe.intention.records import EndReason, MissingDetail, Task
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply

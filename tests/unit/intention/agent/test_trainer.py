@@ -14,8 +14,8 @@ from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, read_run, 
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import Schedule, Simulator, Stop
-from lever_pipe.experiment.agent_stage_configs import TrainAgentConfig
+from lever_pipe.experiment.agent_training import Schedule, Stop, TrainAgentConfig
+from lever_pipe.experiment.environment import Simulator
 from lever_pipe.intention.agent import trainer
 from lever_pipe.intention.agent.rollout import Episode, Player, Rollouts
 from lever_pipe.intention.agent.trainer import tasks_of_step

@@ -14,7 +14,7 @@ from trained_world import TINY
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.experiment.agent_config import AgentArm, AgentGrpo
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo
 from lever_pipe.intention.agent import policy as policies
 from lever_pipe.intention.agent.policy import build_tiny, prepare_for_updates
 from lever_pipe.intention.agent.scoring import score

@@ -11,11 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lever_pipe.base.errors import TrainingError
-from lever_pipe.experiment.agent_config import (
-    SyntheticTasks,
-    TinyQwen3,
-    WarmStart,
-)
+from lever_pipe.experiment.agent_model import TinyQwen3
+from lever_pipe.experiment.agent_tasks import SyntheticTasks
+from lever_pipe.experiment.warm_start import WarmStart
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.warm_start import (
     Demonstration,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl_examples import arm, render_config
 
-from lever_pipe.experiment.agent_config import Environment, Schedule, Stop
-from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.agent_training import Schedule, Stop
+from lever_pipe.experiment.environment import Environment
+from lever_pipe.experiment.intention import RenderVerlConfig
 from lever_pipe.intention.verl.launch import differences, launch_files, problems
 
 ACTOR = "actor_rollout_ref.actor"

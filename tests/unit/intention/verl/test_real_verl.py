@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from verl_examples import arm, bundle, render_config
 
-from lever_pipe.experiment.agent_config import Schedule
-from lever_pipe.experiment.agent_stage_configs import RenderVerlConfig
+from lever_pipe.experiment.agent_training import Schedule
+from lever_pipe.experiment.intention import RenderVerlConfig
 from lever_pipe.intention.verl.conversion import NAMES, TOTAL, read_log
 from lever_pipe.intention.verl.launch import launch_files
 

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lever_pipe.experiment.agent_config import (
-    AgentArm,
-    AgentEvaluation,
-    AgentGrpo,
-    AgentModel,
-    Environment,
-    Schedule,
-    Simulator,
-)
-from lever_pipe.experiment.agent_stage_configs import ConvertVerlConfig, RenderVerlConfig
+from lever_pipe.experiment.agent_evaluation import AgentEvaluation
+from lever_pipe.experiment.agent_model import AgentModel
+from lever_pipe.experiment.agent_training import AgentArm, AgentGrpo, Schedule
+from lever_pipe.experiment.environment import Environment, Simulator
+from lever_pipe.experiment.intention import ConvertVerlConfig, RenderVerlConfig
 
 RECORDED = Path(__file__).parent / "console.log"
 """Six planned steps on three GPUs: killed after step 4, resumed from the checkpoint of step 3, killed after step 5."""

@@ -11,13 +11,13 @@ from torch import Tensor
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Distil
+from lever_pipe.experiment.distil import Distil
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import supervised
+from lever_pipe.lever.training.distil import distil_epoch, distil_step, oracle_targets
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
-from lever_pipe.lever.training.supervised import distil_epoch, distil_step, oracle_targets
 
 N_EXAMPLES, K = 32, 8
 

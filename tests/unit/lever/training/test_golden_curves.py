@@ -11,7 +11,7 @@ from golden_curves import CURVES, FOLDER, N_STEPS, REWRITE, path_here, read, ver
 
 from lever_pipe.base import numerics
 from lever_pipe.experiment import execution
-from lever_pipe.experiment.stage_configs import Runtime
+from lever_pipe.experiment.job_runtime import Runtime
 
 
 @pytest.mark.parametrize("name", CURVES)

@@ -12,10 +12,11 @@ from small_selectors import NOISY, table
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import ambient_stream, torch_generator
-from lever_pipe.experiment.config import AdaptiveKl, Grpo
+from lever_pipe.experiment.grpo import AdaptiveKl, Grpo
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.groups import Groups, keep_best
+from lever_pipe.lever.training.best import keep_best
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Step, Updates
 

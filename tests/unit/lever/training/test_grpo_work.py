@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Grpo
+from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import BATCH, Groups

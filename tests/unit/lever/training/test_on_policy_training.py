@@ -14,24 +14,24 @@ from torch import Tensor
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import ExampleId
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import AdvantageName, OnPolicy
+from lever_pipe.experiment.on_policy import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training import on_policy
+from lever_pipe.lever.training.draws import SampledSelections
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     BatchResult,
-    SampledSelections,
     ScoredSelection,
     advantages_of,
     draw_groups,
     on_policy_epoch,
     on_policy_step,
 )
-from lever_pipe.lever.trajectories import PromptIds
 from lever_pipe.losses.kl import selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
+from lever_pipe.lvlms.asking.prompts import PromptIds
 
 N_EXAMPLES, K = 40, 7
 STILL = 1e-30

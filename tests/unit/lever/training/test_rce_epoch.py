@@ -10,7 +10,7 @@ from small_selectors import groups
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.experiment.config import Rce
+from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.loop import Step, Updates, validation_loss

@@ -8,7 +8,7 @@ from agent_tables import ENGLISH, Tabulated, tabulate
 from sentences import answer, notes
 from test_arms import compared
 
-from lever_pipe.experiment.agent_config import Schedule
+from lever_pipe.experiment.agent_training import Schedule
 from lever_pipe.report.agent.runs import run_of
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.summaries import Summary

@@ -9,7 +9,8 @@ from agent_runs import ARMS, Study
 from agent_tables import TRANSLATORS, Tabulate, Tabulated, evidence_of, tabulate
 from sentences import sentence
 
-from lever_pipe.experiment.agent_config import PrimaryEndpoint, Schedule, Stop
+from lever_pipe.experiment.agent_evaluation import PrimaryEndpoint
+from lever_pipe.experiment.agent_training import Schedule, Stop
 from lever_pipe.report.agent.tables import facts
 from lever_pipe.report.evidence import EvidenceRow
 from lever_pipe.report.table import as_csv

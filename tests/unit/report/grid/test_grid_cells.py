@@ -10,12 +10,7 @@ import pytest
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import ExampleId, PolicyScores, QuestionScore
-from lever_pipe.experiment.stage_configs import (
-    BuildGridConfig,
-    CompareCellsConfig,
-    EvaluatedCell,
-    MissingCell,
-)
+from lever_pipe.experiment.grid import BuildGridConfig, CompareCellsConfig, EvaluatedCell, MissingCell
 from lever_pipe.report.grid import page
 from lever_pipe.report.grid.cells import (
     AGAINST_RANDOM,

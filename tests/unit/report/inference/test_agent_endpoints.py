@@ -16,7 +16,7 @@ from agent_runs import ARMS, Study
 from scipy import stats
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.experiment.agent_config import PrimaryEndpoint
+from lever_pipe.experiment.agent_evaluation import PrimaryEndpoint
 from lever_pipe.report.inference.task_values import read_episodes
 
 CEILING = 17.9 / 8

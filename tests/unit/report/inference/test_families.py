@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lever_pipe.experiment.evaluation_config import PrimaryCells
+from lever_pipe.experiment.evaluation import PrimaryCells
 from lever_pipe.report.inference.families import ComparisonFamily, arms_of, families_of, reference_of
 
 BASELINES = ["baseline/random", "baseline/oracle"]

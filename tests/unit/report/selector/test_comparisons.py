@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from lever_pipe.experiment.config import ExtraObjective
-from lever_pipe.experiment.report_stage_configs import ReportedRun
+from lever_pipe.experiment.arms import ExtraObjective
+from lever_pipe.experiment.report import ReportedRun
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence, EvidenceRow

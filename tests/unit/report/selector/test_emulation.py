@@ -9,7 +9,7 @@ import pytest
 import sentences
 from emulated_study import study_of
 
-from lever_pipe.experiment.evaluation_config import Emulate
+from lever_pipe.experiment.emulation import Emulate
 from lever_pipe.report.catalogue import Translator
 from lever_pipe.report.cells import EvidenceLedger, message
 from lever_pipe.report.selector import emulation

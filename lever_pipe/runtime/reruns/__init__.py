@@ -1,0 +1,1 @@
+"""Reruns by content: compare artifacts with their manifests, give reasons for reruns, and skip finished jobs."""
