@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.losses import grpo
+from lever_pipe.losses import on_policy
 from lever_pipe.losses.advantages import (
     batch_advantages,
     centred_advantages,
@@ -25,7 +25,7 @@ from lever_pipe.losses.on_policy import score_function_surrogate
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 from lever_pipe.losses.surrogate import PolicyTerms, clipped_surrogate
 
-real_terms = grpo.on_policy_terms
+real_terms = on_policy.on_policy_terms
 Advantages = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -41,7 +41,7 @@ Batch = dict[str, Tensor]
 
 
 def terms_of(batch: Batch, clip_epsilon: float | None = 0.2, kl_beta: float = 0.15) -> PolicyTerms:
-    return grpo.on_policy_terms(**batch, clip_epsilon=clip_epsilon, kl_beta=kl_beta)
+    return on_policy.on_policy_terms(**batch, clip_epsilon=clip_epsilon, kl_beta=kl_beta)
 
 
 def hand_batch() -> Batch:
@@ -83,7 +83,7 @@ def test_hand_derived_step() -> None:
 
 def test_a_gain_rises_to_the_upper_bound_and_a_loss_falls_to_the_lower_one() -> None:
     # Ratios 2 and 1/2 with A = 1 and -1: 1.5 and -0.8 count; query 3 has ratio 1 and A = 3, query 2 is skipped.
-    terms = grpo.on_policy_terms(**hand_batch(), clip_epsilon=0.2, clip_high=0.5, kl_beta=0.0)
+    terms = on_policy.on_policy_terms(**hand_batch(), clip_epsilon=0.2, clip_high=0.5, kl_beta=0.0)
     assert terms.policy.item() == pytest.approx(-((1.5 - 0.8) / 2 + 3) / 2, abs=1e-12)
 
 
@@ -175,19 +175,19 @@ def diluted(r: Tensor, a: Tensor, v: Tensor, *e: float) -> object:
 
 
 WRONG: list[tuple[object, str, object]] = [
-    (grpo, "on_policy_terms", unweighted_penalty),
-    (grpo, "on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
-    (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
-    (grpo, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
-    (grpo, "on_policy_terms", with_changed(behaviour_log_probs_BG=lambda k: k["log_probs_BG"])),
-    (grpo, "on_policy_terms", with_changed(valid_BG=lambda k: torch.ones_like(k["valid_BG"]))),  # type: ignore[arg-type]
-    (grpo, "clipped_surrogate", diluted),
-    (grpo, "clipped_surrogate", lambda r, a, v, e, high: clipped_surrogate(r, a, v, e)),
-    (grpo, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(r, -a, v, *e)),
-    (grpo, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(-r, a, v, *e)),
-    (grpo, "score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
-    (grpo, "score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),
-    (grpo, "mean_of_group_means", lambda values, valid: values[valid].mean()),
+    (on_policy, "on_policy_terms", unweighted_penalty),
+    (on_policy, "on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
+    (on_policy, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
+    (on_policy, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
+    (on_policy, "on_policy_terms", with_changed(behaviour_log_probs_BG=lambda k: k["log_probs_BG"])),
+    (on_policy, "on_policy_terms", with_changed(valid_BG=lambda k: torch.ones_like(k["valid_BG"]))),  # type: ignore[arg-type]
+    (on_policy, "clipped_surrogate", diluted),
+    (on_policy, "clipped_surrogate", lambda r, a, v, e, high: clipped_surrogate(r, a, v, e)),
+    (on_policy, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(r, -a, v, *e)),
+    (on_policy, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(-r, a, v, *e)),
+    (on_policy, "score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
+    (on_policy, "score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),
+    (on_policy, "mean_of_group_means", lambda values, valid: values[valid].mean()),
 ]
 
 
