@@ -117,12 +117,6 @@ def calls(*contents: str) -> list[ToolCall]:
     return [ToolCall("action", content) for content in contents]
 
 
-def test_of_several_calls_only_the_last_counts_with_the_bug() -> None:
-    env = env_of(task_of(3, 2, 1), ScriptedUser(judged(0), judged(1)), last_call_only=True)
-    (turn,) = step_all([(env, calls("a", "b"))])
-    assert (turn.reward, env.coverage) == (0.4, 2 / 3)
-
-
 def test_a_turn_that_ends_the_episode_drops_its_further_calls() -> None:
     user = ScriptedUser(judged(0))
     (turn,) = step_all([(env_of(task_of(3), user), calls("a", "b", "c"))])

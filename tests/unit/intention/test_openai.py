@@ -17,7 +17,7 @@ from endpoint_double import (
 )
 from intention_cases import env_of, task_of
 
-from lever_pipe.base.chat import Chat, Connection, find_access, pause_of
+from lever_pipe.base.chat import Chat, Connection, find_access
 from lever_pipe.base.errors import ConfigError, ServerError
 from lever_pipe.experiment.environment import AgentExecution, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
@@ -141,12 +141,6 @@ def test_a_rate_limit_is_waited_for_as_the_server_says(acts: list[Act], naps: li
     assert counts_of(user) == (1, 0, len(naps), 0)
 
 
-def test_a_date_to_wait_for_is_understood() -> None:
-    headers = {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
-    assert pause_of(headers, 1792567680.0 - 90) == 90.0
-    assert pause_of(headers, 1792567680.0 + 90) == 0.0
-
-
 def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     naps: list[float] = []
     acts = [busy(**{"Retry-After": "40"})] * 4
@@ -221,14 +215,6 @@ def test_a_key_that_no_header_can_hold_is_refused_unseen() -> None:
     with pytest.raises(ServerError, match=r"OPENAI_API_KEY.*not shown") as caught:
         find_access(connection, {"OPENAI_API_KEY": f"{KEY}\r\nX-Evil: 1"})
     assert KEY not in str(caught.value)
-
-
-def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, "http://192.0.2.1:3128")
-    monkeypatch.delenv("no_proxy", raising=False)
-    with serve(completion(REPLY)) as double:
-        assert user_of(double.url).reply(TASK, "q", (), ()).ok
 
 
 def test_no_address_at_all_is_one_clear_line() -> None:

@@ -36,14 +36,6 @@ def test_the_oracle_ranks_by_answer_then_type_then_similarity() -> None:
     assert rank_by_annotations(query, candidates, similar).tolist() == [4, 3, 1, 2, 0, 5]
 
 
-def test_equal_accuracies_are_one_rank_whatever_the_last_bits() -> None:
-    # .6 from two "dog" or two "cow"; similarity must decide between them
-    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
-    candidates = [example(1, answer="dog", question_type="animal"), example(2, answer="cow", question_type="animal")]
-    similar = {"image": np.array([0.1, 0.2], dtype=np.float32), "question": np.zeros(2, np.float32)}
-    assert rank_by_annotations(query, candidates, similar).tolist() == [1, 0]
-
-
 def test_a_pool_holds_an_exact_demonstration_only_with_type_and_answer() -> None:
     query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) + ("ox",), question_type="animal")
     right, other_type = example(1, answer="cat", question_type="animal"), example(2, answer="cat", question_type="x")

@@ -16,7 +16,6 @@ from torch import Tensor
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.losses import on_policy
 from lever_pipe.losses.advantages import (
-    batch_advantages,
     centred_advantages,
     leave_one_out_advantages,
 )
@@ -332,24 +331,3 @@ def test_leave_one_out_is_unbiased_and_centring_shrinks_by_a_known_factor(size: 
     assert torch.allclose(unbiased, exact, atol=1e-12, rtol=0)  # float64 sums of up to 1,296 terms
     centred = enumerated_gradient(GRADED, centred_advantages, size, clip)
     assert torch.allclose(centred, exact * (size - 1) / size, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-def test_the_mean_of_other_queries_is_an_unbiased_baseline(size: int) -> None:
-    # All pairs of groups that a batch of the two queries can draw: 6^2 or 6^4, each weighted by its probability.
-    exact = exact_gradient(GRADED)
-    log_probs = pair_log_probs(SCORES)
-    groups = torch.tensor(list(itertools.product(range(6), repeat=2 * size))).reshape(-1, 2, size)
-    weights = (log_probs[0][groups[:, 0]].sum(1) + log_probs[1][groups[:, 1]].sum(1)).exp()
-    sampled = torch.stack([GRADED[0][groups[:, 0]], GRADED[1][groups[:, 1]]], dim=1)
-    advantages = torch.stack([batch_advantages(rewards, all_valid(rewards)) for rewards in sampled])
-    for q in (0, 1):
-        n = len(groups)
-        each = group_gradients(
-            SCORES[q].expand(n, -1),
-            groups[:, q],
-            GRADED[q].expand(n, -1),
-            lambda rewards, valid, q=q: advantages[:, q],  # type: ignore[misc]
-            None,
-        )
-        assert torch.allclose(weights @ each, exact[q], atol=1e-12, rtol=0)

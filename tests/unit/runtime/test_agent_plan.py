@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from builders import shipped
 
 from lever_pipe.base.errors import ConfigError
-from lever_pipe.experiment.agent_training import AgentArm, TrainAgentConfig
+from lever_pipe.experiment.agent_training import TrainAgentConfig
 from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.plans import agents, models, report
 from lever_pipe.experiment.studies import Experiment, parse_experiment
@@ -47,34 +46,11 @@ def arms(**of: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**arm, **of.get(arm["name"], {})} for arm in DEFAULT["intention"]["arms"]]
 
 
-def test_each_arm_runs_with_each_of_its_seeds() -> None:
-    given = experiment(arms=arms(bundle={"seeds": [1]})).intention
-    names = [agents.folder_of(run) for run in agents.runs(given)]
-    three = [f"arm~{arm}/seed~{seed}" for arm in ("baseline", "kl_only", "kl_strong") for seed in range(3)]
-    assert sorted(names) == sorted(["arm~bundle/seed~1", *three])
-
-
 def test_one_arm_changes_its_own_jobs_alone() -> None:
     assert changed(arms=arms(kl_only={"kl": 0.02})) == {
         *(f"train_agent kl_only {seed}" for seed in range(3)),
         *("compare_arms", *SHOWING),
     }
-
-
-def test_one_seed_more_keeps_every_run() -> None:
-    found = changed(arms=arms(kl_only={"seeds": [0, 1, 2, 3]}))
-    added = {"train_agent kl_only 3", "evaluate_agent kl_only 3"}
-    assert found == {*added, "collect_agents", "compare_arms", *SHOWING}
-
-
-def test_an_arm_keeps_what_it_sets_itself() -> None:
-    own = arms(kl_only={"learning_rate": 2e-4, "trajectory_score": "mean"})
-    before = specs(experiment(arms=own))
-    after = specs(experiment(arms=own, grpo={"trajectory_score": "r2g"}))
-    config = json.loads(after["train_agent kl_only 0"])["config"]
-    assert config["arm"]["trajectory_score"] == "mean"
-    assert json.loads(after["train_agent baseline 0"])["config"]["arm"]["trajectory_score"] == "r2g"
-    assert before["train_agent baseline 0"] != after["train_agent baseline 0"]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +70,6 @@ def test_how_runs_are_evaluated_does_not_train_them_again(
     assert any(job.startswith("evaluate_agent") for job in found) is replayed
     assert ("evaluate_start" in found) is replayed
     assert {"compare_arms", *SHOWING} <= found
-
-
-def test_execution_is_no_identity() -> None:
-    execution = {"connection": {"base_url": "http://127.0.0.1:9/v1", "retries": 9}, "checkpoint_every": 1}
-    assert changed(execution=execution) == set()
-    assert json.loads(agents.execution_of(experiment(execution=execution).intention))["checkpoint_every"] == 1
 
 
 SERVED = {"name": "gpt", "model": "m"}
@@ -134,12 +104,6 @@ def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp
         displayed = report.shown_agents(found)
         assert displayed is not None
         assert bool(displayed.start) is (taught is None)
-
-
-def test_tasks_that_are_read_do_not_depend_on_the_generator() -> None:
-    simulator = {"kind": "openai"}  # a rule plays the embedded tasks alone
-    config = config_of(experiment(tasks={"source": "intentiongym"}, simulator=simulator), "prepare_tasks", {})
-    assert config.model_dump() == {"source": "intentiongym", "synthetic": None}
 
 
 @pytest.mark.parametrize(("ending", "n_details"), [("json", 0), ("parquet", 2)])
@@ -197,18 +161,6 @@ def test_an_invalid_section_is_one_line_with_its_place(changes: dict[str, Any], 
     with pytest.raises(ConfigError) as raised:
         experiment(**changes)
     assert problem in str(raised.value)
-
-
-def test_what_an_arm_leaves_out_stands_in_no_identity() -> None:
-    """The keys of an arm without schedules of weights and without a stop, as jobs were identified before these."""
-    keys = {"name", "kl", "entropy", "schedule", "trajectory_score", "learning_rate", "seeds"}
-    found = AgentArm(name="plain", kl_schedule={"kind": "constant"}, stop=None)
-    assert found.model_dump(mode="json").keys() == keys
-    assert found.model_dump(mode="json")["schedule"].keys() == {"kind", "warmup_steps", "minimum"}
-    given = {"kl": 0.1, "kl_schedule": {"kind": "adaptive", "target": 0.05, "horizon": 640}, "stop": {"patience": 2}}
-    other = AgentArm(name="other", **given)
-    assert other.model_dump().keys() == keys | {"kl_schedule", "stop"}
-    assert AgentArm.model_validate_json(other.model_dump_json()) == other
 
 
 def test_the_dials_of_an_arm_are_told_and_its_clip_bounds_are_those_of_its_run() -> None:

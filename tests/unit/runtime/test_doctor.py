@@ -17,7 +17,7 @@ from fake_slurm import FakeSlurm, on_path
 
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
-from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import doctor, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
@@ -67,12 +67,6 @@ def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> 
     assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
 
 
-def test_a_store_that_takes_no_file_is_a_problem(experiment: Experiment, folder: Path) -> None:
-    elsewhere = experiment.model_copy(update={"store": StoreSettings(folder="/proc/store")})
-    found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
-    assert found == [("problem", "disk of /proc/store/ledger")]
-
-
 def test_a_broken_model_is_a_problem_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
     (folder / "resources/world/lvlm/tokenizer.json").unlink()
     expected = [("problem", "lvlm.model resources/world/lvlm")]
@@ -100,21 +94,6 @@ def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, n
     found = lvlm_problem(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
     assert (found.level, found.found) == (Level.PROBLEM, "no such folder")
     assert command in found.do
-
-
-def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
-    grid = {"data": {"world": {}}, "samplers": ["uniform"], "lvlms": {"own": {"model": "models/own"}}}
-    experiment = parse_experiment({**WORLD, "studies": ["grid"], "grid": grid})
-    found = {outcome.check: outcome.level for outcome in local_checks.check(experiment, rules=None, folder=folder)}
-    assert found["grid.lvlms.own.model models/own"] is Level.PROBLEM
-
-
-def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
-    location = folder / "resources/world/lvlm"
-    for path in location.glob("*.safetensors*"):
-        path.unlink()
-    (location / "pytorch_model.bin").touch()
-    assert lvlm_problem(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
 
 
 def constant(module: str, name: str) -> Any:
@@ -159,11 +138,6 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
 
 
-def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
-    (found,) = local_checks.raw_data(parse_experiment({"studies": ["intention"]}), rules=None, folder=folder)
-    assert "data/intention/train.parquet" in found.found
-
-
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_free(free: int) -> list[Outcome]:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
@@ -185,17 +159,6 @@ def test_a_local_run_finds_what_a_run_on_slurm_left(
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     with pytest.raises(PreflightError, match="1  RUNNING  a"):
         doctor.preflight(experiment, **call)
-
-
-def test_a_local_run_goes_on_where_slurm_is_silent_or_absent(
-    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / orphans.LOGS).mkdir(parents=True)
-    fake.fails("squeue")
-    call = {"executor": "local", "jobs": [JOB], "folder": folder}
-    assert complaints(doctor.preflight(experiment, **call)) == [("warning", orphans.CHECK)]
-    monkeypatch.setenv("PATH", str(folder))
-    assert complaints(doctor.preflight(experiment, **call)) == []
 
 
 @pytest.fixture
@@ -240,17 +203,6 @@ def test_a_job_on_a_gpu_needs_one(
     assert message in "".join(problems)
 
 
-def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
-    """Only its absence is a problem; the rules' nodes are unknown."""
-    rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
-    jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
-    assert local_checks.of_known_size(experiment, jobs, folder) == jobs
-    shutil.rmtree(folder / "resources/world/lvlm")
-    assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
-    expected = [("problem", "lvlm.model resources/world/lvlm")]
-    assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
-
-
 def test_all_problems_come_at_once(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
@@ -260,11 +212,6 @@ def test_all_problems_come_at_once(experiment: Experiment, folder: Path, fake: F
         doctor.preflight(experiment, **call)
     for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
-
-
-def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
-    doctor.preflight(experiment, executor="slurm", jobs=[], prefix=PREFIX, folder=folder)
-    assert fake.calls == []
 
 
 @pytest.mark.parametrize(

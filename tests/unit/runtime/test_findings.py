@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import pytest
 from test_plan import shipped_with
 
-from lever_pipe.experiment.agent_training import AgentArm
 from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.on_policy import OnPolicy
-from lever_pipe.experiment.plans import agents
 from lever_pipe.experiment.rce import TrainContinuedEpochConfig
 from lever_pipe.experiment.studies import Experiment
-from lever_pipe.losses.schedules import scheduled_rate
 
 
 @cache
@@ -73,22 +69,6 @@ def test_in_the_equal_cells_a_mode_differs_in_who_draws_and_when_alone() -> None
     for key in ("learning_rate", "batch_queries", "weight_decay", "clip_epsilon", "freeze_projections"):
         assert getattr(off, key) == getattr(on, key)
     assert steps_of_an_epoch(given, "equal_1e4") == (80, 80, 80)
-
-
-def test_the_matched_schedule_uses_as_much_learning_rate_as_the_baseline() -> None:
-    given = findings().intention
-    arms = {arm.name: arm for arm in agents.filled_arms(given)}
-
-    def used(arm: AgentArm) -> float:
-        schedule = arm.schedule.model_dump()
-        steps = given.grpo.steps
-        return sum(scheduled_rate(i, steps, peak=arm.learning_rate or 0.0, **schedule) for i in range(steps))
-
-    assert used(arms["schedule_matched"]) == pytest.approx(used(arms["baseline"]))
-    assert used(arms["schedule_only"]) == pytest.approx(used(arms["baseline"]) / 2)
-    assert all(arm.seeds == (0, 1, 2, 3, 4, 5) for arm in given.arms)
-    of_x1 = [arm for arm in given.written_arms if arm.proxy is None]
-    assert sorted(arm.kl for arm in of_x1 if not arm.entropy) == [0, 0, 0, 0.01, 0.03, 0.1, 0.3, 0.5]
 
 
 def test_forms_and_proxies_differ_from_the_baseline_in_these_and_their_kl_alone() -> None:

@@ -13,7 +13,7 @@ from lever_pipe.base import plugins
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.experiment.grid import GridSetting
-from lever_pipe.experiment.plans import data, grid, policies
+from lever_pipe.experiment.plans import grid, policies
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
@@ -76,13 +76,6 @@ def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trai
     assert [name for name in names if name.startswith("items~2/")] == [f"items~2/{name}" for name in trained]
     assert [name for name in names if name.startswith("own/")] == ["own/mine", "own/code"]
     assert "own/mine" not in grid.policies_at(experiment(), GridSetting("world_b", "uniform", "reader"))
-
-
-def test_each_name_reads_back_and_belongs_to_a_batch() -> None:
-    for cell in grid.evaluated_cells(experiment()):
-        name = PolicyName.parse(cell.policy)
-        assert str(name) == cell.policy
-        assert name.batch in ("baseline", "own", "transfer", "first_items") or name.batch.startswith("preset~")
 
 
 def test_an_exclusion_removes_its_cells_alone_with_their_transfers() -> None:
@@ -166,19 +159,6 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
         assert prompts[there, "world"] - prompts[there, "balanced"] == fewer  # wherever it is evaluated
 
 
-def test_pools_may_be_measured_by_an_encoder_of_their_own() -> None:
-    own = {"model": "resources/world/lvlm", "batch_size": 7}
-    given = parse_experiment({**shipped(), "pools": {**shipped()["pools"], "encoder": own}})
-    wildcards = {**grid.DOCUMENTS, "embedded": "pool_embeddings"}
-    assert data.encoder_of(given, wildcards).batch_size == 7
-    assert data.encoder_of(given, {**wildcards, "embedded": "embeddings"}) == given.encoder
-    both = [
-        plan.spec_of(given, "embed_examples", wildcards | {"embedded": of}) for of in ("embeddings", "pool_embeddings")
-    ]
-    assert both[0] != both[1]
-    assert data.encoder_of(parse_experiment(shipped()), wildcards) == given.encoder
-
-
 def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     given = experiment()
     rl, preset = given.rl_data, given.presets["world"]
@@ -188,14 +168,6 @@ def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
     assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
     sampled = 768 * preset.on_policy.group * 3
     assert grid.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
-
-
-def test_a_setting_excluded_with_all_presets_does_not_run_and_is_told_for_each_arm() -> None:
-    given = experiment(exclude=[{"data": ["world_b"], "samplers": ["mixture"], "why": "too dear"}])
-    settings = {(cell.data, cell.sampler, cell.lvlm) for cell in grid.evaluated_cells(given)}
-    assert settings == {tuple(setting) for setting in given.grid.combinations if setting[:2] != ("world_b", "mixture")}
-    assert {cell[:2] for cell in settings} == {("world", "uniform"), ("world", "mixture"), ("world_b", "uniform")}
-    assert [cell.preset for cell in grid.missing_cells(given)] == ["world", "published"] * 2  # LVLMs
 
 
 def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting() -> None:

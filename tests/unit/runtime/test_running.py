@@ -78,12 +78,6 @@ def test_a_line_names_only_jobs_that_run_for_long(jobs: RunningJobs, tmp_path: P
     assert jobs.line(START + 31) == ""
 
 
-def test_many_jobs_are_counted(jobs: RunningJobs, tmp_path: Path) -> None:
-    for number in range(5):
-        start(jobs, number, f"Train {number}", tmp_path / str(number))
-    assert jobs.line(START + 60).endswith("Train 2 (for 1:00) and 2 more")
-
-
 def test_a_report_comes_after_silence_only(jobs: RunningJobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds of a clock that the wait itself advances."""
     clock, reported = [0.0], list[float]()

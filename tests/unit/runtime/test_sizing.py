@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.plans import models
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing
@@ -84,11 +82,6 @@ def test_every_rule_that_loads_a_model_has_a_size() -> None:
     assert {rule for model in models for rule in model.rules} == {*sizing.PRODUCTION_MODEL} - {"warm_start_agent"}
 
 
-def test_every_named_rule_exists() -> None:
-    text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    assert set(MODEL_RULES) <= set(re.findall(r"^ *rule (\w+):", text, flags=re.MULTILINE))
-
-
 def weights(folder: Path, parameters: int) -> str:
     header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()
     path = folder / "model.safetensors"
@@ -136,11 +129,6 @@ def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[st
     requested = {k: v for k, v in resources_of("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
     assert requested == expected
     assert sizing.gpus_of(requested) == 1
-
-
-def test_another_way_of_asking_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gpu_request"):
-        sizing.resources_for(experiment(), gpu_request="gpus")
 
 
 @pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (models.EMBEDDED_PARAMETERS + 1, "cuda")])

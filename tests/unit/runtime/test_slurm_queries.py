@@ -86,7 +86,3 @@ def test_the_users_own_filters_do_not_reach_slurm(tmp_path: Path, monkeypatch: p
     answer = slurm.run("env") or ""
     assert "SQUEUE_PARTITION" not in answer
     assert "SLURM_CONF=/etc/slurm.conf" in answer
-
-
-def test_a_setting_is_a_number_of_seconds(fake: FakeSlurm) -> None:
-    assert slurm.seconds((slurm.settings() or {})["MinJobAge"]) == 600

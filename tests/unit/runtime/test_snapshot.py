@@ -72,12 +72,6 @@ def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Pa
                 snapshot.planned_spec(*other)
 
 
-def test_outside_an_invocation_an_identity_is_asked_for() -> None:
-    assert snapshot.load() is None
-    with pytest.raises(SnapshotError, match="--spec"):
-        snapshot.planned_spec("train_rce_epoch", "run.json")
-
-
 def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=snapshot.VARIABLE):
         snapshot.load_config(ROOT)

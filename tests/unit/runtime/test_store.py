@@ -110,13 +110,6 @@ def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_
     assert tree(store.folder / "staging") == {}
 
 
-def test_a_store_keeps_nothing_larger_than_itself(tmp_path: Path) -> None:
-    manifest = a_manifest(work(tmp_path / "a"))
-    assert not a_store(tmp_path / "small", max_bytes=SIZE - 1).put(key(0), manifest)
-    assert not (tmp_path / "small").exists()
-    assert a_store(tmp_path / "large", max_bytes=SIZE).put(key(0), manifest)
-
-
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=255).filter(
     lambda name: not name.startswith(".") and len(name.encode()) <= 255
 )
@@ -314,19 +307,6 @@ def test_damaged_work_is_named_and_never_used(
     assert list(store.verify()) == []
 
 
-def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
-    stored_work(store, tmp_path / "a")
-    assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
-    assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    manifest = a_manifest(targets(tmp_path / "b"))
-    shutil.copyfile(weights_of(store), tmp_path / "copy")
-    (tmp_path / "copy").replace(tmp_path / "b" / "weights.bin")
-    _flip(weights_of(store), 9)
-    assert store.put(key(0), manifest)
-    assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    assert (len(entries(store)), tree(store.folder / "staging")) == (1, {})
-
-
 def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> None:
     store = a_store(tmp_path / "cache", max_bytes=0)
     own = [store.folder / name for name in ("work/thesis/one", "work/ab/notes/three", "ledger/ab/host-1.jsonl")]
@@ -401,16 +381,6 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
         left_over = {path.name for path in (store.folder / "staging").iterdir()}
         assert left_over == {working.name, ".elsewhere.7.01234567.tmp"}
     assert entries(store) == [entry_of(store, 0)]
-
-
-def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
-    stored_work(store, tmp_path / "a")
-    old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
-    for path in (old, young):
-        path.mkdir(parents=True)
-    aged(old, 2 * atomic.ABANDONED_S)
-    restored(store, tmp_path / "b")
-    assert (old.exists(), young.exists()) == (False, True)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:

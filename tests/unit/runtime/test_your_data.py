@@ -25,7 +25,6 @@ from lever_pipe.base.seeding import generator
 from lever_pipe.experiment.plans import grid, report
 from lever_pipe.experiment.plans.evaluation import collect_lineage
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.runtime.checks import local_checks
@@ -196,11 +195,6 @@ def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -
     assert (grid.data_name(given.data), grid.data_name(given.data, "fruit")) == (files, "fruit")
 
 
-def test_generated_data_need_no_look() -> None:
-    (found,) = local_checks.data(parse_experiment({"data": {"source": "world"}}), Path())
-    assert found.level is Level.OK
-
-
 def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.CaptureFixture[str]) -> None:
     config = mine.write()
     (command,) = re.findall(r"^\.venv/bin/(lever-pipe doctor .*?) +#", PAGE, re.MULTILINE)
@@ -223,21 +217,6 @@ def test_the_plan_lists_exactly_the_images_that_a_split_reads(mine: Mine, subset
         listing = mine.root / f"{split}.txt"
         assert own_images.write_listing(listing, data, split, Digests()) == read_images
         assert storage.read_listing(listing) == read_images
-
-
-def test_images_that_may_replace_unreadable_ones_are_listed_too(mine: Mine) -> None:
-    data = mine.experiment().data.model_copy(update={"n_eval": 11, "on_bad_image": "skip"})
-    assert len(own_images.write_listing(mine.root / "list", data, "eval", Digests())) == N["eval"] // 2
-    mine.image(FIRST_IMAGE["eval"] + 19).unlink()
-    assert own_images.missing(data, "eval") == "", "no question among the first 11 is about it"
-
-
-def test_a_reader_that_names_no_images_has_all_of_its_folder_listed(
-    mine: Mine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = mine.experiment().data
-    monkeypatch.delattr(okvqa, "asked_images")
-    assert len(own_images.write_listing(mine.root / "list", data, "train", Digests())) == sum(N.values()) // 2
 
 
 def test_a_second_plan_reads_no_image_and_keeps_the_listing(mine: Mine) -> None:

@@ -103,16 +103,6 @@ def test_values_that_differ_within_a_group_stand_side_by_side(tmp_path: Path) ->
     assert found["version.torch"] == "2.9.1, 2.12.0, 2.13.0"  # numbers count as numbers
 
 
-def test_a_batch_of_answers_belongs_to_its_policies(tmp_path: Path) -> None:
-    given = manifests()
-    given["answers"] = changed(given["answers"], 2, code="other")
-    found = run(tmp_path, given)
-    assert found[GROUP]["answering_code"] == "code of answer_prompts, other"
-    assert found["baseline/random"]["answering_code"] == "code of answer_prompts"
-    given["answers"] = changed(manifests()["answers"], 0, code="other")
-    assert run(tmp_path, given)["baseline/random"]["answering_code"] == "other"
-
-
 def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Path) -> None:
     given = manifests()
     given["training"] += [on_policy(seed=0, epoch=2), distil(seed=0, epoch=3)]

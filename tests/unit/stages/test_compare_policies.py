@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import example
-from scipy import stats
 from sentences import messages
 
 from lever_pipe.base import storage
@@ -26,7 +25,7 @@ from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
-from lever_pipe.statistics.comparison import holm, sign_flip_p
+from lever_pipe.statistics.comparison import holm
 
 RELATIONS = ("material", "team", "count")
 
@@ -216,23 +215,6 @@ def test_families_of_several_presets_are_adjusted_as_one(tmp_path: Path) -> None
     assert others == [
         row for row in apart if row["family"] not in ("grpo-against-rce", "preset~third/grpo-against-rce")
     ]
-
-
-def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:
-    size = replace(FULL, seeds=(0,))
-    outputs = run(tmp_path, size)
-    for row in rows(outputs["comparisons"]):
-        if "beta~all" in row["left"]:
-            continue
-        runs = [[n for n in policies_of(size) if group_of(n) == row[side]] for side in ("left", "right")]
-        if row["shots"] != "mean" and len(runs[1]) == 1:
-            left, right = (accuracies(names[0], size, 60)[:, int(row["shots"]) - 1] for names in runs)
-            p = sign_flip_p(left.astype(float) - right, generator=generator(0))
-            assert float(row["p"]) == pytest.approx(p, rel=1e-6)
-            wins, losses = int((left & ~right).sum()), int((right & ~left).sum())
-            exact = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-            assert p == pytest.approx(exact, abs=1e-9)  # right or wrong: McNemar's exact test
-        assert row["n_runs"] == "1"
 
 
 WITH_ON_POLICY = replace(FULL, on_policy_betas=("0", "0.15", "1"))

@@ -133,10 +133,6 @@ def test_diverse_selections_begin_with_the_most_similar_and_go_on_elsewhere(
     assert run_baseline(files, baseline, shots=2) == [row[:2] for row in diverse]
 
 
-def test_a_vote_shows_what_similarity_does(files: dict[str, Path]) -> None:
-    assert run_baseline(files, "vote") == run_baseline(files, "similar_both")
-
-
 def test_the_oracle_puts_right_answers_first(files: dict[str, Path]) -> None:
     # the shown answers are answer0 .. answer3 by number modulo 4, and types by number modulo 3
     for of, row in zip(random_pools(N_EVAL, N_TRAIN), run_baseline(files, "oracle"), strict=True):

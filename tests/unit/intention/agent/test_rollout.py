@@ -153,20 +153,6 @@ def test_the_last_turn_is_executed_only_where_the_settings_say_so(
     assert user.counts.requests == 2 * (1 + execute_last_turn)
 
 
-def test_mishaps_are_counted() -> None:
-    tasks = [task_of("budget", "date", name=name, request=f"task : travel , size {name} .") for name in ("low", "high")]
-    script = {task.id: [ids(ask("budget") + END)] * 2 for task in tasks}
-
-    def mishaps(**options: Any) -> tuple[int, int]:
-        counts = roll(scripted(script, tasks), requests_of(tasks), **options).counts
-        assert counts.simulator_requests == 2
-        return counts.simulator_failures, counts.environment_timeouts
-
-    assert mishaps(user=Failing(fails_at=1)) == (2, 0)
-    assert mishaps(**LATE) == (0, 2)
-    assert mishaps(**{**LATE, "user": Failing(fails_at=1, is_remote=True)}) == (2, 0)  # once each, as a failure
-
-
 def test_a_prompt_without_room_for_the_agent_is_one_clear_line() -> None:
     long = task_of("budget", request="task : travel" + " , size low" * 3 + " .")  # 9 tokens and 9 more
     with pytest.raises(DataError, match=r"prompts of fewer than 18 tokens; found 18 of task 't'"):

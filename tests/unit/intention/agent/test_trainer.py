@@ -67,14 +67,6 @@ def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
     assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
 
 
-def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
-    """Both steps take all tasks with one policy: it moves too little for another token."""
-    still = {"steps": 2, "prompts": N_TRAIN, "group": 2, "minibatches": 1, "learning_rate": 1e-30, "weight_decay": 0.0}
-    first, second = (row.values for row in rows_of(tmp_path, training(**still)).metrics)
-    assert first["prompt_length"] == second["prompt_length"]
-    assert first["agent_tokens"] != second["agent_tokens"]
-
-
 def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
     rising, adaptive = Schedule(kind="rising"), Schedule(kind="adaptive", target=0.3, horizon=24)
     arm = {"kl": 4.0, "kl_schedule": rising, "entropy": 0.5, "entropy_schedule": adaptive}

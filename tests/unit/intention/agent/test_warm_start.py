@@ -124,18 +124,6 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
     assert rates == pytest.approx(warm + fall, abs=1e-12)
 
 
-def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:
-    config = WarmStart(steps=1, batch=3)
-    (batch,) = draw_batches(demonstrator(config), TASKS)
-    model = tiny()
-    norm = math.sqrt(sum(float((g**2).sum()) for g in gradients(model, imitation_loss(model, batch, pad_id=0))))
-    assert norm > 1.5  # so that clipping shows
-    (step,) = imitate(model, iter([batch]), config, pad_id=0)
-    assert step["grad_norm"] == pytest.approx(norm, abs=1e-5)  # float32 sums in another order
-    clipped = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
-    assert clipped == pytest.approx(1.0, abs=1e-5)
-
-
 def test_a_loss_that_is_no_number_stops_it() -> None:
     config = WarmStart(steps=3, batch=2)
     model = tiny()
@@ -158,13 +146,6 @@ def knowing(*, max_context: int = 256, environment: dict[str, Any] | None = None
 def held(maker: Demonstrator, n: int = 300, seed: int = 0) -> list[Demonstration]:
     rng = np.random.default_rng(seed)
     return [maker.hold(MANY[i % len(MANY)], rng) for i in range(n)]
-
-
-def test_the_default_demonstrations_leave_room_to_learn() -> None:
-    # Published prototype: 1.86 a dialogue, 59 tokens. The standard error of 2,000 dialogues is 0.02 and 0.6.
-    demonstrations = held(knowing(), 2000)
-    assert np.mean([each.reward for each in demonstrations]) == pytest.approx(1.85, abs=0.08)
-    assert np.mean([len(each.tokens) for each in demonstrations]) == pytest.approx(58.5, abs=2.5)
 
 
 @pytest.mark.parametrize("max_context", [32, 40, 60])

@@ -62,12 +62,6 @@ def test_arms_differ_in_their_factor_and_name_alone(changed: dict[str, Any], key
     assert {key for key in one if one[key] != other[key]} == keys | {"trainer.experiment_name"}
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("mean", "'Sum'"), ("r2g", "'R2G'")])
-def test_the_mean_over_turns_is_what_the_original_calls_sum(ours: str, theirs: str) -> None:
-    config = render_config(arm=arm(trajectory_score=ours))
-    assert settings(config)[f"{ROLLOUT}.multi_turn.trajectory_score_method"] == theirs
-
-
 @pytest.mark.parametrize(
     ("section", "name", "value", "key", "written"),
     [

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import small_selectors
 import torch
-from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training.groups import BATCH, Groups
+from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 
@@ -48,20 +47,6 @@ def epoch(
     settings = Grpo(batch_queries=batch, clip_epsilon=0.2)
     grpo_epoch(updates, frozen, table(), selected, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     return updates.means()
-
-
-@pytest.mark.parametrize("batch", [1, 2, N_QUERIES])
-def test_an_epoch_asks_its_reference_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, scores = [], FrozenSelector.scores
-
-    def noted(self: FrozenSelector, part: Groups, **how: bool) -> Tensor:
-        sizes.append(len(part))
-        return scores(self, part, **how)
-
-    monkeypatch.setattr(FrozenSelector, "scores", noted)
-    epoch(selector(3, frozen=False), batch=batch)
-    assert sizes == [N_QUERIES]
-    assert N_QUERIES < BATCH
 
 
 @pytest.mark.parametrize("batch", [1, 5])
