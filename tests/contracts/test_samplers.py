@@ -71,23 +71,9 @@ def test_draws_k_distinct_eligible_ids(name: str) -> None:
 
 
 @every_plugin
-def test_takes_all_when_just_enough_is_eligible(name: str) -> None:
-    sampled = plugin(name).sample(view(range(SIZE)), SIZE, generator(0))
-    assert sorted(sampled.tolist()) == list(range(SIZE))
-
-
-@every_plugin
 def test_same_stream_gives_same_pool(name: str) -> None:
     first, second = (plugin(name).sample(view(), SIZE, generator(3, "pools")) for _ in range(2))
     assert first.tolist() == second.tolist()
-
-
-@every_plugin
-def test_leaves_its_view_unchanged(name: str) -> None:
-    given = view()
-    for array in (given.eligible, given.image_similarity, given.question_similarity):
-        array.setflags(write=False)  # a write would raise
-    plugin(name).sample(given, SIZE, generator(0))
 
 
 @every_plugin
@@ -104,12 +90,6 @@ def test_query_itself_stays_out_when_its_image_may_come_in(name: str) -> None:
     assert all(query not in candidates for query, candidates in sampled.items())
     # The two others of each image are then as eligible as anything else.
     assert any(c // 3 == query // 3 for query, candidates in sampled.items() for c in candidates)
-
-
-@every_plugin
-def test_an_eval_query_shares_only_its_number_with_a_train_example(name: str) -> None:
-    # Each pool contains 16 of 60, so at least one of the 60 contains the train example of its own number.
-    assert any(query in candidates for query, candidates in pools(name, split="eval").items())
 
 
 @every_plugin
@@ -136,11 +116,6 @@ def test_uniform_pools_cover_all_candidates_evenly() -> None:
     assert np.abs(counts - 160).max() < 54
 
 
-def test_uniform_changes_with_the_query() -> None:
-    sampled = pools("uniform", range(0, N, 3))
-    assert len({tuple(candidates) for candidates in sampled.values()}) == len(sampled)
-
-
 @pytest.mark.parametrize(("name", "vectors"), [("image_similarity", IMAGES), ("text_similarity", QUESTIONS)])
 def test_similarity_pools_equal_a_plain_ranking(name: str, vectors: np.ndarray) -> None:
     for query in (0, 31, 59):
@@ -162,10 +137,3 @@ def test_mixture_holds_the_nearest_of_both_kinds() -> None:
         # A quarter of 16 is of each kind, after the uniform half: the nearest 4 are always in.
         for name in ("image_similarity", "text_similarity"):
             assert set(pools(name, [query])[query][:4]) <= set(sampled)
-
-
-def test_mixture_begins_with_the_uniform_part() -> None:
-    first = plugin("mixture").sample(view(query=0), SIZE, generator(5))
-    other = plugin("mixture").sample(view(query=31), SIZE, generator(5))
-    assert first[:8].tolist() == other[:8].tolist()  # drawn before any similarity is looked at
-    assert first[8:].tolist() != other[8:].tolist()

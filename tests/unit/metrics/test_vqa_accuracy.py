@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,24 +175,6 @@ def test_accuracy_agrees_with_the_oracle(prediction: str, data: st.DataObject) -
     expected = pytest.approx(oracle_accuracy(prediction, answers), abs=1e-12)
     assert vqa_accuracy(prediction, answers) == expected
     assert vqa_accuracy(prediction, answers[::-1]) == vqa_accuracy(prediction, answers)
-
-
-@pytest.mark.parametrize(
-    ("name", "broken"),
-    [
-        ("_PUNCTUATION", ";/"),
-        ("_COMMA_BETWEEN_DIGITS", re.compile("never^")),
-        ("_FULL_STOP", re.compile(r"\.")),
-        ("_MOST_FULL_STOPS", 1),
-        ("_NUMBERS", {}),
-        ("_ARTICLES", frozenset({"a", "an"})),
-        ("_CONTRACTIONS", {}),
-    ],
-)
-def test_the_cases_reject_a_broken_table(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = ["1,000-2,000", "3.5 u.s.a.", "two (red) dogs", "the dog", "dont", "." * 32 + "x"]
-    monkeypatch.setattr(module, name, broken)
-    assert [normalise_answer(text) for text in cases] != [oracle_normalise(t) for t in cases]
 
 
 def test_contractions_only_add_apostrophes() -> None:

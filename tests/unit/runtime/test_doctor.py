@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 import subprocess
 import sys
@@ -52,13 +51,6 @@ def experiment() -> Experiment:
 
 def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, str]]:
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
-
-
-def test_a_snakemake_that_nobody_looked_at_is_a_warning(
-    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snakemake_adapter, "unknown_versions", lambda: {"snakemake": "99.1"})
-    assert complaints(local_checks.check(experiment, rules=set(), folder=folder)) == [("warning", "snakemake")]
 
 
 def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> None:
@@ -256,26 +248,6 @@ def test_a_request_of_memory_that_replaces_mem_mb_is_refused(
         doctor.preflight(experiment, executor="lever-slurm", jobs=jobs, prefix=PREFIX, folder=folder)
     assert " for train_agent. " in str(caught.value) and "mem_mb: 4300 * attempt" in str(caught.value)
     doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
-
-
-@pytest.mark.parametrize("way", ["words", "profile", "rule"])
-def test_memory_per_cpu_is_refused_however_it_is_given(tmp_path: Path, way: str) -> None:
-    profile, cluster = tmp_path / "profile", FakeSlurm(tmp_path / "slurm")
-    shutil.copytree(REPOSITORY / "profiles/slurm", profile)
-    words = {
-        "words": ("--default-resources", "mem_mb_per_cpu=4000", "runtime=60"),
-        "rule": ("--set-resources", "prepare_tasks:mem_mb_per_cpu=4000"),
-    }
-    if way == "profile":
-        path = profile / "config.yaml"
-        path.write_text(path.read_text().replace("mem_mb: 4300 * attempt", "mem_mb_per_cpu: 4000"))
-    settings = ("--workflow-profile", str(profile), "--config", f"results={tmp_path}/results", "studies=[intention]")
-    path_ = f"{cluster.folder}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "lever_pipe", "doctor", *settings, *words.get(way, ())]
-    environment = os.environ | {"PATH": path_}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "found mem_mb_per_cpu for " in done.stdout
 
 
 @pytest.mark.parametrize(("local_exec", "rules"), [(False, ["a"]), (True, ["a", "b"])])
