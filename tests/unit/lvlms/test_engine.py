@@ -57,7 +57,7 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
 
 
-@pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (300, 4000), (100_000, 100_000), (300, 250)])
+@pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (100_000, 100_000), (300, 250)])
 def test_greedy_tokens_and_scores_equal_the_stock_ones(bench, reference, wave_tokens: int, kv_tokens: int) -> None:
     engine = bench.engine(wave_tokens=wave_tokens, kv_tokens=kv_tokens)
     assert largest_gap(results(engine, bench.requests()), reference) < ATOL
@@ -76,7 +76,7 @@ def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("ends", [(0,), (1,), (2,), (0, 1)])
+@pytest.mark.parametrize("ends", [(0,), (0, 1)])
 def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, ends: tuple[int, ...]) -> None:
     prompts, eos = bench.prompts()[:8], tuple(frequent[index] for index in ends)
     found = bench.answered(generating(prompts), beams=beams, eos=eos)
@@ -85,13 +85,13 @@ def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int,
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("penalty", [0.7, 1.05, 3.0])
+@pytest.mark.parametrize("penalty", [0.7, 3.0])
 def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams: int) -> None:
     prompts = bench.prompts()[:8]
     tokens = [r.tokens for r in bench.answered(generating(prompts), beams=beams, repetition_penalty=penalty)]
     assert tokens == stock(bench, prompts, beams=beams, repetition_penalty=penalty)
     # Otherwise a missing penalty could go unnoticed.
-    assert penalty == 1.05 or tokens != stock(bench, prompts, beams=beams)
+    assert tokens != stock(bench, prompts, beams=beams)
 
 
 def test_a_repetition_penalty_stays_with_its_prompt_where_others_end(bench) -> None:
@@ -156,7 +156,7 @@ def test_each_beginning_is_computed_once_over_all_chunks(bench, kv_tokens: int) 
     assert engine.counters["tokens_prefilled"] < 0.7 * engine.counters["prompt_tokens"]  # there is something to share
 
 
-@pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
+@pytest.mark.parametrize("kv_tokens", [250, 4000])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, beams: int) -> None:
     engine = bench.engine(kv_tokens=kv_tokens, beams=beams)
@@ -222,7 +222,7 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
     half = replace(bench, parts=load(folder, dtype="bfloat16", device="cpu"), library=Library(folder, bench.paths))
     half.library.family = replace(half.library.family, model=half.parts.model)
     rng, answers = random.Random(0), bench.answers()
-    prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(20)]
+    prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(10)]
     exact = [bench.library.scores(p, a) for p in prompts for a in answers]
 
     def distances(scored: list[list[float]]) -> torch.Tensor:

@@ -213,12 +213,10 @@ def test_same_inputs_same_bytes(tmp_path: Path, built: Path) -> None:
 @pytest.mark.parametrize(
     ("studies", "rows", "is_world"),
     [
-        (("lever",), small.of_lever(), True),
         (("lever",), small.of_lever(), False),
         (("lever",), small.of_lever(("0.15",), sampled=False, runs=1), True),
         (("lever",), small.of_lever((), sampled=False), True),
         (("intention",), small.of_agents(), True),
-        (("intention",), [], False),
         (BOTH, [], True),
     ],
 )

@@ -76,16 +76,10 @@ def test_a_difference_is_that_of_the_common_seeds(paths: dict[str, Path]) -> Non
 
 
 @pytest.mark.parametrize("engine", ["native", "verl"])  # means over tasks, and numbers of whole runs
-@pytest.mark.parametrize(
-    ("orders", "common"),
-    [(((0, 1, 2), (2, 0, 1)), (0, 1, 2)), (((3, 2, 0), (0, 1, 2)), (0, 2)), (((1, 0), (0, 2, 1, 3)), (0, 1))],
-)
-def test_runs_pair_by_seed_in_whatever_order_arms_list_them(
-    tmp_path: Path, engine: str, orders: tuple[tuple[int, ...], tuple[int, ...]], common: tuple[int, ...]
-) -> None:
+def test_runs_pair_by_seed_in_whatever_order_arms_list_them(tmp_path: Path, engine: str) -> None:
     of_engine = {"native": PrimaryEndpoint(), "verl": PrimaryEndpoint(split="val", metric="reward", modes=("greedy",))}
     rows = []
-    for name, seeds in (("listed", orders), ("sorted", (common, common))):
+    for name, seeds in (("listed", ((3, 2, 0), (0, 1, 2))), ("sorted", ((0, 2), (0, 2)))):
         arms = tuple(arm.model_copy(update={"seeds": of}) for arm, of in zip((ARMS[0], ARMS[4]), seeds, strict=True))
         study = Study(arms=arms, steps=25, engine=engine, has_test=engine == "native")
         judged = study.evaluation.model_copy(update={"primary": of_engine[engine]})
