@@ -134,11 +134,6 @@ def sample_deviation_of_all(scores_PN: Tensor) -> Tensor:
     return (scores_PN - scores_PN.mean(dim=1, keepdim=True)) / (scores_PN.std(dim=1, correction=0, keepdim=True) + TIE)
 
 
-def without_normalisation(z_B: Tensor, credits_B: Any, turn_BT: Tensor) -> Tensor:
-    weights = credit._credit_of_each_token(credits_B, turn_BT)
-    return z_B[:, None] * weights
-
-
 def over_all_agent_tokens(z_B: Tensor, credits_B: Any, turn_BT: Tensor) -> Tensor:
     weights = credit._credit_of_each_token(credits_B, turn_BT)
     n_B1 = (turn_BT >= 0).sum(dim=1, keepdim=True)
@@ -155,23 +150,16 @@ def backwards(rewards: Sequence[float], kind: Any, gamma: float) -> list[float]:
 
 WRONG: list[tuple[object, str, object]] = [
     (credit, "trajectory_score", lambda r, k, g: real["trajectory_score"](r, "sum" if k == "mean" else k, g)),
-    (credit, "trajectory_score", lambda r, k, g: real["trajectory_score"](r, "mean" if k == "sum" else k, g)),
-    (credit, "trajectory_score", lambda r, k, g: real["trajectory_score"](list(reversed(r)), k, g)),
     (credit, "trajectory_score", lambda r, k, g: sum(r) / (len(r) if k == "mean" else 1)),
     (credit, "turn_credits", backwards),
     (credit, "turn_credits", lambda r, k, g: real["turn_credits"](r, k, 1.0)),
-    (credit, "turn_credits", lambda r, k, g: [float(x) for x in r]),
     (credit, "turn_credits", lambda r, k, g: [c - 0.5 * (k == "em") for c in real["turn_credits"](r, k, g)]),
     (credit, "episode_z_scores", sample_deviation_of_all),
-    (credit, "episode_z_scores", lambda scores: -real["episode_z_scores"](scores)),
     (credit, "episode_z_scores", lambda scores: real["episode_z_scores"](scores.flatten()[None]).view_as(scores)),
-    (credit, "token_advantages", without_normalisation),
     (credit, "token_advantages", over_all_agent_tokens),
     (credit, "token_advantages", with_tool_tokens),
     (credit, "centred_scores", real["episode_z_scores"]),
-    (credit, "centred_scores", lambda scores: -real["centred_scores"](scores)),
     (credit, "leave_one_out_advantages", lambda rewards, valid: -real_leave_one_out(rewards, valid)),
-    (credit, "leave_one_out_advantages", credit.centred_advantages),
 ]
 
 

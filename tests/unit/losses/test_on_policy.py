@@ -177,12 +177,10 @@ WRONG: list[tuple[object, str, object]] = [
     (on_policy, "on_policy_terms", unweighted_penalty),
     (on_policy, "on_policy_terms", with_changed(kl_beta=lambda k: -k["kl_beta"])),  # type: ignore[operator]
     (on_policy, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.2)),
-    (on_policy, "on_policy_terms", with_changed(clip_epsilon=lambda k: 0.3)),
     (on_policy, "on_policy_terms", with_changed(behaviour_log_probs_BG=lambda k: k["log_probs_BG"])),
     (on_policy, "on_policy_terms", with_changed(valid_BG=lambda k: torch.ones_like(k["valid_BG"]))),  # type: ignore[arg-type]
     (on_policy, "clipped_surrogate", diluted),
     (on_policy, "clipped_surrogate", lambda r, a, v, e, high: clipped_surrogate(r, a, v, e)),
-    (on_policy, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(r, -a, v, *e)),
     (on_policy, "clipped_surrogate", lambda r, a, v, *e: clipped_surrogate(-r, a, v, *e)),
     (on_policy, "score_function_surrogate", lambda p, a, v: -score_function_surrogate(p, a, v)),
     (on_policy, "score_function_surrogate", lambda p, a, v: -(p * a)[v].mean()),

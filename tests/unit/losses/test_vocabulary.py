@@ -77,18 +77,7 @@ WRONG: list[tuple[object, str, object]] = [
         "token_log_probs",
         lambda z, targets_BT, temperature=1.0: plain_log_probs(z, targets_BT.roll(1), temperature),
     ),
-    (
-        vocabulary,
-        "token_log_probs",
-        lambda z, targets_BT, temperature=1.0: plain_log_probs(z, targets_BT) / temperature,
-    ),
-    (
-        vocabulary,
-        "token_log_probs",
-        lambda z, targets_BT, temperature=1.0: plain_log_probs(z, targets_BT, 1 / temperature),
-    ),
     (vocabulary, "token_entropies", lambda z, temperature=1.0: plain_entropies(z)),
-    (vocabulary, "token_entropies", lambda z, temperature=1.0: -plain_entropies(z, temperature)),
     (vocabulary, "token_entropies", lambda z, temperature=1.0: plain_entropies(z, temperature) / math.log(2)),
     (
         vocabulary,
