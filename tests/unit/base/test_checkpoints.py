@@ -26,10 +26,10 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
             return Path.touch, (str(tmp_path / "exploded"),)
 
     (tmp_path / "c.safetensors").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(CheckpointError, match="expected safetensors"):
+    with pytest.raises(CheckpointError):
         load_tensors(tmp_path / "c.safetensors")
     torch.save({"a": torch.ones(1)}, tmp_path / "d.safetensors")
-    with pytest.raises(CheckpointError, match="expected safetensors"):
+    with pytest.raises(CheckpointError):
         load_tensors(tmp_path / "d.safetensors")
     assert not (tmp_path / "exploded").exists()
 

@@ -187,7 +187,7 @@ def test_what_a_rule_allows(values: dict[str, Any]) -> None:
 
 
 def test_a_plugin_that_is_none_is_refused_before_it_is_imported() -> None:
-    with pytest.raises(UnknownNameError, match=r"found 'zzz'. Name one of .*, or add the module\."):
+    with pytest.raises(UnknownNameError, match="zzz"):
         plugin("lvlms", "zzz")
 
 

@@ -104,7 +104,7 @@ def test_each_kind(text: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(RecordError, match="expected a policy's name"):
+    with pytest.raises(RecordError):
         PolicyName.parse(text)
 
 

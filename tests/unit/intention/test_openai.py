@@ -218,7 +218,7 @@ def test_a_key_that_no_header_can_hold_is_refused_unseen() -> None:
 
 
 def test_no_address_at_all_is_one_clear_line() -> None:
-    with pytest.raises(ServerError, match=r"neither .*base_url nor .*OPENAI_BASE_URL.*Set one of them"):
+    with pytest.raises(ServerError, match=r"base_url .*OPENAI_BASE_URL"):
         load_simulator(Simulator(), AgentExecution())
 
 
@@ -236,6 +236,6 @@ def test_an_address_that_is_none_is_refused_wherever_it_stands(url: str) -> None
         with pytest.raises(ConfigError, match=rf"intention\.execution\.{key}\.base_url: must") as refusal:
             parse_experiment({"intention": {"execution": {key.partition(".")[0]: execution}}})
         assert "secret" not in str(refusal.value)
-    with pytest.raises(ServerError, match=r"\$OPENAI_BASE_URL: expected a server's address") as caught:
+    with pytest.raises(ServerError, match="OPENAI_BASE_URL: ") as caught:
         find_access(Connection(), {"OPENAI_BASE_URL": url})
     assert "secret" not in str(caught.value)

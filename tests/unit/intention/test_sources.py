@@ -162,7 +162,7 @@ def test_parquet_rows_name_tasks_in_their_order_and_json_details_them(tmp_path: 
 def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
     splits = intentiongym.read(None, parquet_files(tmp_path, ("interact_travel", "zzz"), (OURS, "a")))
     assert [task.id for task in splits.train] == ["a"]
-    with pytest.raises(DataError, match=r"train\.parquet: expected tasks; found none"):
+    with pytest.raises(DataError, match=r"train\.parquet: "):
         intentiongym.read(None, parquet_files(tmp_path, ("interact_travel", "zzz")))
 
 

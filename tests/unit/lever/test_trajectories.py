@@ -52,9 +52,9 @@ def test_answers_are_cut_and_scored(text: str, answer: str, accuracy: float) -> 
 
 def test_a_selection_from_another_pool_is_refused() -> None:
     rows = [trajectory(pool(0, [4, 9, 2]), [1, 0], 1.0)]
-    with pytest.raises(RecordError, match=r"trajectories of query 0: .*pool\[pointer\] differs from pointer_global"):
+    with pytest.raises(RecordError, match=r"query 0: .*pointer_global"):
         make_group(example(0), pool(0, [9, 4, 2]), rows)
-    with pytest.raises(RecordError, match=r"pointer must lie in 0\.\.0, is \[1, 0\]"):
+    with pytest.raises(RecordError, match="pointer"):
         make_group(example(0), pool(0, [4]), rows)
 
 

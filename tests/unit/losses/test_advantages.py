@@ -153,7 +153,7 @@ def test_top_k_keeps_the_stored_order_of_ties_and_puts_padding_last() -> None:
     assert top_k_by_reward(z, valid, 99).indices.shape == (2, 5)
     below = top_k_by_reward(torch.tensor([[0.0, -1.0, 9.0, -2.0]]), torch.tensor([[False, True, False, True]]), 2)
     assert (below.indices.tolist(), below.valid.tolist()) == ([[1, 3]], [[True, True]])  # negative ones precede it too
-    with pytest.raises(ValueError, match="k must be at least 1"):
+    with pytest.raises(ValueError):
         top_k_by_reward(z, valid, 0)
 
 

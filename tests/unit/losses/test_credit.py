@@ -219,12 +219,12 @@ def test_ragged_turns_and_the_precision_of_z() -> None:
 
 def test_impossible_input_is_an_error() -> None:
     z_B = torch.ones(1)
-    with pytest.raises(ValueError, match="must be finite"):
+    with pytest.raises(ValueError):
         credit.episode_z_scores(tensor([0.0, math.nan]))
-    with pytest.raises(ShapeError, match=r"scores_PN must be \[P N\]"):
+    with pytest.raises(ShapeError, match="scores_PN"):
         credit.groups_without_spread(torch.zeros(3))
-    with pytest.raises(ShapeError, match="one list an episode, B=1, got 2"):
+    with pytest.raises(ShapeError):
         credit.token_advantages(z_B, [[1.0], [1.0]], torch.zeros(1, 2, dtype=torch.int64))
     for turn in (1, -2):
-        with pytest.raises(ValueError, match="-1 or a turn that has a credit"):
+        with pytest.raises(ValueError):
             credit.token_advantages(z_B, [[1.0]], torch.tensor([[0, turn]]))

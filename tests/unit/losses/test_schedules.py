@@ -190,21 +190,21 @@ def test_rates_rise_to_the_peak_and_never_again(
 
 def test_impossible_input_is_an_error() -> None:
     for update in (-1, 11):
-        with pytest.raises(ValueError, match=r"update must be in \[0, total=10\]"):
+        with pytest.raises(ValueError, match="update"):
             real_rate(update, 10, peak=1.0, kind="cosine", warmup_steps=0, minimum=0.0)
     for target, horizon in ((0.0, 64), (0.1, 63)):
-        with pytest.raises(ValueError, match="need target > 0 and horizon >= episodes"):
+        with pytest.raises(ValueError, match=r"target .*horizon"):
             real_weight(1.0, 0.1, target=target, episodes=64, horizon=horizon, is_bonus=False)
-    with pytest.raises(ValueError, match="minimum must be a share"):
+    with pytest.raises(ValueError, match="minimum"):
         rates(10, "cosine", minimum=1.5)
-    with pytest.raises(ValueError, match="warmup_steps must be at least 0"):
+    with pytest.raises(ValueError, match="warmup_steps"):
         rates(10, "cosine", warmup_steps=-1)
 
 
 @pytest.mark.parametrize("progress", [-0.01, 1.01, math.nan])
 def test_progress_outside_the_unit_interval_is_an_error(progress: float) -> None:
     for schedule in (linear, cosine):
-        with pytest.raises(ValueError, match=r"progress must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match="progress"):
             schedule(1.0, 0.0, progress)
 
 

@@ -95,11 +95,11 @@ def test_padding_hides_its_own_logits() -> None:
 
 
 def test_disagreeing_shapes_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"scores_BGSK must be \[B G S K\]|selections_BGS must be"):
+    with pytest.raises(ShapeError, match=r"scores_BGSK|selections_BGS"):
         step_logits(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"scores_BK must be \[B K\]"):
+    with pytest.raises(ShapeError, match="scores_BK"):
         step_logits(torch.zeros(2, 3, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"selections_BGS must be \[B G S\] with B=2"):
+    with pytest.raises(ShapeError, match="selections_BGS"):
         step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))
     with pytest.raises(ShapeError, match="valid_BG"):
         step_log_probs(

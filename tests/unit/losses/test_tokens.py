@@ -312,11 +312,11 @@ def test_an_empty_micro_batch_contributes_nothing() -> None:
 
 def test_impossible_input_is_an_error() -> None:
     batch = batch_of("errors")
-    with pytest.raises(ValueError, match="n_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_tokens"):
         terms_of({**batch, "n_tokens": 0})
-    with pytest.raises(ValueError, match=r"reference_log_probs_BT must be given where kl=0\.3"):
+    with pytest.raises(ValueError, match="reference_log_probs_BT"):
         terms_of({**batch, "reference_log_probs_BT": None})
-    with pytest.raises(ValueError, match=r"entropies_BT must be given where entropy=0\.1"):
+    with pytest.raises(ValueError, match="entropies_BT"):
         terms_of({**batch, "entropies_BT": None})
     with pytest.raises(ShapeError, match="mask_BT"):
         tokens.mean_over_tokens(torch.zeros(2, 3), torch.ones(2, 2).bool(), 1)

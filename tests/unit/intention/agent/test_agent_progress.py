@@ -192,7 +192,7 @@ def test_a_kill_between_the_policies_and_the_end(
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
     shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
     (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
-    with pytest.raises(CheckpointError, match=r"step-2/policy\.safetensors: expected safetensors"):
+    with pytest.raises(CheckpointError, match=r"step-2/policy\.safetensors"):
         train_here(tmp_path, CONFIG)
 
 

@@ -93,7 +93,7 @@ def test_remote_code_is_not_run(tmp_path: Path) -> None:
     edit_config(model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})(
         tmp_path / "policy"
     )
-    with pytest.raises(CheckpointError, match="expected a readable causal language model"):
+    with pytest.raises(CheckpointError):
         load_policy(tmp_path / "policy", "float32")
 
 

@@ -150,7 +150,7 @@ def test_limit_reads_the_first_in_question_id_order_and_only_their_images(raw: R
     assert [e.question_id for e in result.examples] == [40, 41]
     assert "COCO_val2014_000000000009.jpg" in raw.error(limit=3)
     raw.image(9).touch()
-    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000009\.jpg\)"):
+    with pytest.raises(ImageError, match="COCO_val2014_000000000009"):
         okvqa.read(raw.files, ReadOptions(NAME, limit=99))
 
 
