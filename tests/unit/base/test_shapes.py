@@ -29,12 +29,6 @@ def test_a_letter_stands_for_one_size(check: Check) -> None:
         check(rewards_BG=torch.zeros(2, 3), weights_B=torch.zeros(5), **scale)
 
 
-def test_a_letter_that_stands_twice_is_one_size() -> None:
-    require_shapes(square_KK=torch.zeros(3, 3))
-    with pytest.raises(ShapeError, match="square_KK"):
-        require_shapes(square_KK=torch.zeros(2, 3))
-
-
 def test_the_rank_must_match() -> None:
     with pytest.raises(ShapeError, match="flat_BG"):
         require_shapes(flat_BG=torch.zeros(6))

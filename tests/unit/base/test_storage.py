@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from lever_pipe.base import atomic, storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import EpochMetrics, Example, PolicyRef, Pool
+from lever_pipe.base.records import Example, Pool
 
 
 def names(folder: Path) -> list[str]:
@@ -51,12 +51,6 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
     pools = random_pools(3, 30)
     storage.write_rows(tmp_path / "pools.jsonl", pools)
     assert storage.read_rows(tmp_path / "pools.jsonl", Pool) == pools
-
-
-def test_whole_numbers_serve_as_floats(tmp_path: Path) -> None:
-    metrics = EpochMetrics(policy=PolicyRef(name="a", stage="rce"), values={"loss": 1.0})
-    (tmp_path / "m.json").write_text('{"policy": {"name": "a", "stage": "rce"}, "values": {"loss": 1}}')
-    assert storage.read_row(tmp_path / "m.json", EpochMetrics) == metrics
 
 
 @pytest.mark.parametrize("content", [b"\xef\xbb\xbf%s", b"%s\r\n\r\n", b"\xef\xbb\xbf\n%s\n"])

@@ -94,20 +94,6 @@ def test_plain_surrogate_by_hand() -> None:
     assert terms.mean_ratio.item() == pytest.approx(3.25 / 3, abs=1e-12)
 
 
-def test_gradient_of_the_first_step() -> None:
-    # Policy = behaviour: d policy / d ln P = - A / (valid draws of the query) / (queries with a signal).
-    batch = random_batch("first step")
-    for clip in (0.2, None):
-        leaf = batch["behaviour_log_probs_BG"].clone().requires_grad_()
-        terms = terms_of({**batch, "log_probs_BG": leaf}, clip)
-        terms.policy.backward()
-        assert leaf.grad is not None
-        wanted = -batch["advantages_BG"] / batch["valid_BG"].sum(dim=1, keepdim=True) / 5
-        assert torch.allclose(leaf.grad, wanted, atol=1e-12, rtol=0)
-        assert terms.mean_ratio.item() == pytest.approx(1.0, abs=1e-12)
-        assert terms.clip_fraction.item() == 0.0
-
-
 def test_nothing_moves_where_all_queries_are_tied() -> None:
     batch = random_batch("tied")
     for clip in (0.2, None):

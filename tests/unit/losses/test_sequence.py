@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import sequence
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,
@@ -92,21 +91,6 @@ def test_padding_hides_its_own_logits() -> None:
     assert log_probs[0, 1].item() == 0.0
     assert bool(torch.isfinite(gradient).all())
     assert float(gradient[0, 1].abs().sum()) == 0
-
-
-def test_disagreeing_shapes_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"scores_BGSK|selections_BGS"):
-        step_logits(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match="scores_BK"):
-        step_logits(torch.zeros(2, 3, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match="selections_BGS"):
-        step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))
-    with pytest.raises(ShapeError, match="valid_BG"):
-        step_log_probs(
-            torch.zeros(2, 5),
-            torch.zeros(2, 1, 2, dtype=torch.int64),
-            torch.ones(2, 2, dtype=torch.bool),
-        )
 
 
 def no_mask(scores: Tensor, selections: Tensor) -> Tensor:

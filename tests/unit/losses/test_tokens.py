@@ -280,17 +280,6 @@ def test_gradient_is_the_derivative_away_from_the_kinks(seed: int) -> None:
     assert torch.autograd.gradcheck(total, (policy, entropies))
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 1000))
-def test_a_token_is_cut_by_one_bound_at_most_and_then_has_no_gradient(seed: int) -> None:
-    batch = {**batch_of(f"cut {seed}"), "kl": 0.0, "entropy": 0.0}
-    losses = real_losses(
-        (batch["log_probs_BT"] - batch["behaviour_log_probs_BT"]).exp(), batch["advantages_BT"], 0.2, 0.4, 3.0
-    )
-    assert not (losses.clipped & losses.dual_clipped).any()
-    assert torch.equal(gradient_of(batch) == 0, losses.clipped | losses.dual_clipped | ~batch["mask_BT"])
-
-
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("distance", [-500.0, 500.0])
 def test_extreme_ratios_stay_finite(distance: float, advantage: float) -> None:

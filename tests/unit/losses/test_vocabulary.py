@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import vocabulary
 
 TEMPERATURE = 0.7
@@ -151,11 +150,3 @@ def test_entropy_is_bounded_and_probabilities_add_up(row: list[float], shift: fl
     entropy = vocabulary.token_entropies(logits)[0, 0].item()
     assert 0 <= entropy <= math.log(len(row)) + 1e-5
     assert vocabulary.token_entropies(logits + shift)[0, 0].item() == pytest.approx(entropy, abs=1e-3)  # 250 in float32
-
-
-def test_shapes_are_checked() -> None:
-    logits, targets = random_rows("shapes")
-    with pytest.raises(ShapeError, match="targets_BT"):
-        vocabulary.token_log_probs(logits, targets[:, 1:])
-    with pytest.raises(ShapeError, match="logits_BTV"):
-        vocabulary.token_entropies(logits[0])

@@ -85,19 +85,6 @@ def test_identical_prompts_are_answered_once(load, requests) -> None:
     assert set(engine.counters) == set(COUNTERS)
 
 
-def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
-    prompt = requests[0].prompt
-    first = load(tmp_path)
-    text = first.run([LvlmRequest(prompt)])[0].text
-    second = load(tmp_path)
-    reply = second.run([LvlmRequest(prompt, ("green", "red"))])[0]
-    assert reply.text == text
-    assert second.counters["forwards"] == 1  # no decoding
-    third = load(tmp_path)
-    assert third.run([LvlmRequest(prompt, ("red", "green"))])[0].answer_log_probs == reply.answer_log_probs[::-1]
-    assert third.counters["forwards"] == 0
-
-
 @pytest.mark.parametrize(
     "change", [{"num_beams": 3}, {"max_new_tokens": 4}, {"dtype": "bfloat16"}, {"length_penalty": 1.0}]
 )

@@ -22,8 +22,6 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 MODEL = "some/model:3b"
-END = [3.0, 4.0]
-"""Log-probabilities of the double's template text after an answer: the end of a turn and a line feed."""
 
 
 def opened(
@@ -92,23 +90,6 @@ def test_a_server_is_shown_each_prompt_once_and_never_again(tmp_path: Path) -> N
         0,
         lvlm_config().decode.max_new_tokens,
     )
-
-
-def of_tokens(request: dict[str, Any]) -> dict[str, Any]:
-    """Two tokens are the prompt, each letter of an answer is one, and END follows a finished answer."""
-    last = request["messages"][-1]
-    if last["role"] == "user":
-        return reported("x")
-    letters = [float(ord(letter)) for letter in last["content"]]
-    values = [2.0, *letters, *([] if request["continue_final_message"] else END)]
-    return reported("", prompt_logprobs=[None, *({"7": {"logprob": -value}} for value in values)])
-
-
-def test_a_given_answer_has_the_probabilities_of_its_own_tokens() -> None:
-    with serve(always=answering(of_tokens)) as double:
-        replies = opened(double.url).run(requests(3, ("ab", "c")))
-    own = ((-float(ord("a")), -float(ord("b")), -END[0]), (-float(ord("c")), -END[0]))
-    assert [reply.token_log_probs for reply in replies] == [own] * 3
 
 
 @pytest.mark.parametrize(

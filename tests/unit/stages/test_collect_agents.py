@@ -88,16 +88,6 @@ def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     assert ceiling == pytest.approx((17.9 - 1.7) / 7, rel=1e-8)
 
 
-def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
-    # nothing is found before the last step, and everything at it
-    study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))
-    paths = agent_runs.collect(tmp_path, study)
-    curves = pd.read_csv(paths["curves"])
-    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward") & (curves["arm"] != "start")]
-    assert list(test["step"]) == [10, 10] * 3  # greedy and sampled of three seeds
-    assert not curves.duplicated(["arm", "seed", "step", "split", "mode", "metric"]).any()
-
-
 def test_a_converted_log_may_end_early(tmp_path: Path) -> None:
     study = Study(arms=ARMS[:1], engine="verl", steps=465, executed=45, has_test=False, modes=("greedy",), samples=1)
     paths = agent_runs.collect(tmp_path, study)

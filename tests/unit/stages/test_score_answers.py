@@ -149,18 +149,6 @@ def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
         study.score()
 
 
-def test_a_selection_that_ends_early_counts_with_what_it_has(study: Study) -> None:
-    short = study.selections[3].model_copy(update={"demonstrations": study.selections[3].demonstrations[:1]})
-    study.score()
-    before = {(row.query_id, row.shots): row.accuracy for row in study.rows()}
-    study.selections[3] = short
-    cells = study.score()
-    after = {(row.query_id, row.shots): row.accuracy for row in study.rows()}
-    assert after.pop((short.query_id, 2)) == before[short.query_id, 1]
-    assert after == {key: value for key, value in before.items() if key != (short.query_id, 2)}
-    assert [cell.shots for cell in cells] == [1, 2] * 3
-
-
 def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
     study.score("b")
     alone = storage.read_rows(study.folder / "cells", Cell)

@@ -6,18 +6,13 @@ import pytest
 import torch
 from builders import example
 from small_selectors import N_KINDS, groups_of_kinds, selector, table_of_kinds
-from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.distil import Distil
-from lever_pipe.lever.selector.embeddings import EmbeddingTable
-from lever_pipe.lever.selector.network import PointerSelector
-from lever_pipe.lever.training import supervised
 from lever_pipe.lever.training.distil import distil_epoch, distil_step, oracle_targets
-from lever_pipe.lever.training.groups import Groups
-from lever_pipe.lever.training.loop import Step, Updates
+from lever_pipe.lever.training.loop import Updates
 
 N_EXAMPLES, K = 32, 8
 
@@ -52,27 +47,6 @@ def test_a_query_without_a_good_candidate_has_no_target_and_does_not_count() -> 
     assert float(step.loss.detach()) == pytest.approx(float(without.loss.detach()), rel=1e-6)
     assert step.values["gradient_share"] == 15 / 16
     assert step.values["agreement"] == pytest.approx(without.values["agreement"])
-
-
-def test_every_pass_shows_every_query_once_with_its_own_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, seen = groups_of_kinds(16, N_EXAMPLES), []
-    targets = oracle_targets(examples(), batch)
-    module = selector(width=16)
-
-    def noted(module: PointerSelector, table: EmbeddingTable, part: Groups, *, targets_BK: Tensor) -> Step:
-        seen.append(part.queries.tolist())
-        assert torch.equal(targets_BK, targets[part.queries])
-        return distil_step(module, table, part, targets_BK=targets_BK)
-
-    monkeypatch.setattr(supervised, "distil_step", noted)
-    updates = Updates(module, AdamW(module, learning_rate=0.0, weight_decay=0.0), max_gradient_norm=1.0)
-    distil_epoch(
-        updates, table_of_kinds(N_EXAMPLES), batch, targets, Distil(batch_queries=6, passes=3), torch_generator(0)
-    )
-    assert [len(part) for part in seen] == [6, 6, 4] * 3
-    orders = [[query for part in seen[start : start + 3] for query in part] for start in (0, 3, 6)]
-    assert [sorted(order) for order in orders] == [list(range(16))] * 3
-    assert orders[0] != orders[1] != orders[2]
 
 
 @pytest.mark.parametrize("head", ["static", "gru"])

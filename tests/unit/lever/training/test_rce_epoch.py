@@ -6,26 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from chains import Chain
-from small_selectors import groups
+from small_selectors import groups, selector
 
 from lever_pipe.base.errors import TrainingError
+from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
 from lever_pipe.lever.training.loop import Step, Updates, validation_loss
-
-
-def test_presets_with_equal_settings_have_the_same_base(tmp_path: Path) -> None:
-    found = []
-    for preset in ("one", "other"):
-        (tmp_path / preset).mkdir()
-        chain = Chain(tmp_path / preset, preset=preset)
-        chain.initialise()
-        assert chain.epoch("rce", 1).policy.preset == preset
-        files = chain.bytes_of("rce1")
-        found.append([files[f"{name}.safetensors"] for name in ("selector", "optimiser")])
-    assert found[0] == found[1]
 
 
 def test_the_logged_temperature_is_the_mean_of_the_epoch(tmp_path: Path) -> None:
@@ -71,6 +60,13 @@ def test_a_loss_that_is_no_number_stops_the_epoch() -> None:
         with pytest.raises(TrainingError, match=found):
             updates.take(Step((factor * weight).sum(), {}), 20)
         assert torch.equal(weight, torch.ones_like(weight))  # nothing moved
+
+
+def test_a_missing_gradient_is_refused() -> None:
+    module = selector(head="gru")
+    updates = Updates(module, AdamW(module, learning_rate=0.01, weight_decay=0.0), max_gradient_norm=1.0)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        updates.take(Step(module.input_proj.weight.sum(), {}), 5)
 
 
 def test_gradients_are_clipped_to_the_norm() -> None:
