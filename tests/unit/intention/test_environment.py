@@ -9,7 +9,7 @@ from intention_cases import ScriptedUser, env_of, judged, task_of
 
 from lever_pipe.experiment.environment import Environment, ImportanceReward, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
-from lever_pipe.intention.environment import IntentionEnv, ceiling, step_all, turn_reward
+from lever_pipe.intention.environment import IntentionEnv, step_all, turn_reward
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 FAILED = Judgement((), related=False, ok=False)
@@ -39,13 +39,6 @@ def test_a_turn_pays_by_the_published_table_and_as_configured(
     importances: list[int], settings_: dict[str, Any], reward: float
 ) -> None:
     assert turn_reward(importances, Environment(**settings_)) == reward  # exactly: tenths are the floats that print so
-
-
-def test_the_ceiling_is_one_detail_a_question() -> None:
-    task = task_of(3, 2, 2, 1)
-    assert ceiling(task, Environment()) == 2.8  # 1.0 + 0.7 + 0.7 + 0.4, and the prototype's tasks of that kind
-    assert ceiling(task, Environment(step_penalty=0.1)) == 2.8
-    assert env_of(task, ScriptedUser()).ceiling == 2.8
 
 
 def test_covered_details_leave_the_list_and_positions_count_what_remains() -> None:

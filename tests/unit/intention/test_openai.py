@@ -155,24 +155,6 @@ def test_the_patience_with_a_busy_server_ends_and_is_not_spent_twice() -> None:
     assert user.counts.last_error.startswith("HTTP 429")
 
 
-def test_a_request_that_starves_next_to_others_takes_no_patience_from_them() -> None:
-    """Another request is answered during its first pause."""
-    naps: list[float] = []
-    first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))
-    with serve(*first, completion(REPLY), *last, busy(), completion(REPLY)) as double:
-        connection = Connection(base_url=double.url, timeout_seconds=60.0, patience_seconds=100)
-
-        def sleep(seconds: float) -> None:
-            naps.append(seconds)
-            if len(naps) == 1:
-                assert user.reply(TASK, "q", (), ()).ok
-
-        user = PromptedUser(Chat(find_access(connection, {}), connection, sleep=sleep), Endpoint(), leak_details=False)
-        assert not user.reply(TASK, "q", (), ()).ok
-        assert user.reply(TASK, "q", (), ()).ok
-    assert naps == [40.0, 0.5]
-
-
 def test_a_silent_server_is_given_up_in_time() -> None:
     with serve(always=hang) as double:
         user = user_of(double.url, timeout_seconds=0.3, retries=0)

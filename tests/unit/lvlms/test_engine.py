@@ -123,15 +123,6 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     assert start == int(expected.max()) + 1 == int(delta) + len(ids)
 
 
-def test_scoring_alone_decodes_nothing(bench, reference) -> None:
-    engine = bench.engine(wave_tokens=100_000)
-    found = results(engine, [TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
-    depths = max(len(p.segments) for p in bench.prompts())
-    assert engine.counters["forwards"] == depths  # inner nodes depth by depth, then all leaf nodes
-    assert all(r.tokens == () for r in found)
-    assert largest_gap(found, reference, generated=False) < ATOL  # another batch shape, so only closeness
-
-
 def prompt_length(bench, prompt: TokenPrompt) -> int:
     return int(bench.library.inputs(prompt)["input_ids"].shape[1])
 

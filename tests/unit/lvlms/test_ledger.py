@@ -119,25 +119,6 @@ def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
     assert all(f"{i:064x}" in survivor for i in range(numbers[-1] + 1))
 
 
-def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:
-    script = (
-        "def cut(descriptor):\n"
-        "    os.truncate(descriptor, os.fstat(descriptor).st_size - 7)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "ledger.put('ab' * 32, {'text': 'red'}); ledger.flush()\n"
-        "os.fsync = cut\n"
-        "ledger.put('cd' * 32, {'text': 'blue'}); ledger.flush()\n"
-    )
-    job = start(script, tmp_path)
-    job.communicate()
-    assert job.returncode == -signal.SIGKILL
-    with written(tmp_path) as survivor:
-        assert (survivor.get(KEY), survivor.get(OTHER)) == ({"text": "red"}, None)
-        survivor.put(OTHER, {"text": "blue"})
-    assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
-    assert len(files(tmp_path)) == 2
-
-
 @pytest.mark.parametrize("first", [True, False], ids=["first chunk", "later chunk"])
 def test_after_a_failed_write_no_line_follows_the_torn_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool

@@ -122,16 +122,6 @@ def test_what_a_server_does_not_answer_is_told_and_what_it_did_is_kept(name: str
     assert len(double.requests) == 2
 
 
-@pytest.mark.parametrize(
-    ("connection", "n_prompts"), [({"most_requests": 3}, 3), ({"most_tokens": 100}, 2), ({"most_tokens": 101}, 3)]
-)
-def test_a_limit_ends_the_asking(connection: dict[str, int], n_prompts: int) -> None:
-    act = answering(lambda _: reported("x", usage={"prompt_tokens": 45, "total_tokens": 50}))
-    with serve(always=act) as double, pytest.raises(ServerError, match=r"most_.*Raise it"):
-        opened(double.url, concurrency=1, **connection).run(requests(6))
-    assert len(double.requests) == n_prompts
-
-
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, and the words of their problem
     "only a thought, cut": (reported(None, "length", {"reasoning": "Okay, the"}), "no text"),
     "an open thought": (reported("<think>Okay, the"), "a thought without an end"),

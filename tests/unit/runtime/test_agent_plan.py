@@ -9,7 +9,7 @@ from builders import shipped
 from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.agent_training import TrainAgentConfig
 from lever_pipe.experiment.identities import config_of
-from lever_pipe.experiment.plans import agents, models, report
+from lever_pipe.experiment.plans import agents, models
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import plan
 
@@ -97,23 +97,6 @@ def test_a_served_agent_is_asked_again_for_what_it_reads_alone() -> None:
         assert {spec(agent, **of) == spec(agent) for of in of_samples} == {agent is greedy}
 
 
-def test_a_tiny_agent_that_is_taught_first_is_no_start_that_the_report_names(tmp_path: Path) -> None:
-    for taught in (None, 4):
-        model = {"folder": str(tmp_path), "codec": "word"}
-        found = experiment(model=model, warm_start={"folder_micro_batch": taught})
-        displayed = report.shown_agents(found)
-        assert displayed is not None
-        assert bool(displayed.start) is (taught is None)
-
-
-@pytest.mark.parametrize(("ending", "n_details"), [("json", 0), ("parquet", 2)])
-def test_details_are_read_where_a_file_only_names_its_tasks(ending: str, n_details: int) -> None:
-    written = {"train": f"a.{ending}", "val": "b.json", "test": "c.json"}
-    changes = {"tasks": {"source": "intentiongym", "files": written}, "simulator": {"kind": "openai"}}
-    files = agents.raw_files(experiment(**changes).intention)
-    assert [len(paths) for paths in files.values()] == [1, 1, 1, n_details]
-
-
 def test_a_model_folder_enters_by_content(tmp_path: Path) -> None:
     def identity() -> str:
         found = experiment(model={"folder": str(tmp_path), "codec": "hf"})
@@ -158,18 +141,6 @@ def test_an_invalid_section_is_one_line_with_its_place(changes: dict[str, Any], 
     with pytest.raises(ConfigError) as raised:
         experiment(**changes)
     assert problem in str(raised.value)
-
-
-def test_the_dials_of_an_arm_are_told_and_its_clip_bounds_are_those_of_its_run() -> None:
-    dials = {"kl_form": "k2_loss", "reference_reset": 3, "ratio": "sequence", "advantages": "centred"}
-    clip = {"clip_high": 0.28}
-    found = experiment(arms=arms(bundle=dials | clip))
-    run = config_of(found, "train_agent", {"arm": "bundle", "seed": "0"})
-    assert run.arm.model_dump(include={*dials}) == dials
-    assert (run.grpo.clip_low, run.grpo.clip_high) == (0.2, 0.28)
-    plain = config_of(found, "train_agent", {"arm": "kl_only", "seed": "0"})
-    assert not plain.arm.model_dump().keys() & {*dials, *clip, "clip_low"}
-    assert plain.grpo.clip_high == 0.2
 
 
 def test_a_rule_user_of_tasks_that_people_wrote_is_refused_at_the_start() -> None:

@@ -94,18 +94,6 @@ def test_a_failed_job_has_the_last_lines_of_the_stages_log(run: Run, text: str, 
     assert (job.logs, job.slurm_job, job.slurm_logs) == ([log], "", ())
 
 
-def test_only_the_last_attempt_counts(run: Run) -> None:
-    log = run.write("log.txt", "ValueError: first\n")
-    for job in (1, 2):
-        run.starts(job, log=log)
-        run.fails(job, log=log)
-        run.starts(job, log=log)
-    run.finishes(1)
-    run.write("log.txt", "ValueError: second\n")
-    run.fails(2, log=log)
-    assert [(row.attempts, row.lines) for row in run.failures.failed] == [(2, ("ValueError: second",))]
-
-
 @pytest.mark.parametrize("state", STATES)
 def test_a_state_of_slurm_is_told_before_the_stages_log(run: Run, state: str) -> None:
     log = run.write("log.txt", "ValueError: a warning that was caught\n")
@@ -138,13 +126,6 @@ def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
     assert "Requested node configuration is not available" in displayed
     assert "of the attempt before" not in displayed
     assert (run.only.ended, run.only.slurm_job, run.only.slurm_logs) == ("", "", ())
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_an_end_that_the_watchdog_tells_is_told(run: Run, state: str) -> None:
-    run.starts(1)
-    run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
-    assert (run.only.ended, run.only.slurm_job) == (state, "17")
 
 
 def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -> None:
@@ -204,9 +185,3 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
         "    log: absent.txt\n"
         "Finished results are kept; the same command continues the run.\n"
     )
-
-
-def test_a_record_of_another_shape_never_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.emit("job_info", "x")
-    half_done(run)
-    assert run.only.attempts == 1

@@ -49,15 +49,6 @@ def spec(given: Experiment, stage: str, setting: GridSetting, **others: str) -> 
     return found
 
 
-def test_a_data_set_lies_over_the_experiments_own() -> None:
-    given = experiment()
-    world_b = given.grid.data["world_b"]
-    assert (world_b.reader, world_b.world.seed) == ("vqav2", 3)
-    assert world_b.world.n_train == given.data.world.n_train
-    assert world_b.train_image_name == given.data.train_image_name
-    assert given.grid.lvlms["greedy"].model == given.lvlm.model
-
-
 def test_of_each_run_the_last_epoch_is_evaluated_and_of_other_data_what_was_trained_there() -> None:
     names = grid.policies_at(experiment(), GridSetting("world", "uniform", "reader"))
     trained = [name for name in names if name.startswith("preset~")]
@@ -157,17 +148,6 @@ def test_two_ways_of_making_rl_data_differ_in_what_reads_them_alone() -> None:
     fewer = given.rl_data.n_queries * (given.rl_data.n_beams - 1)
     for there in ("world", "balanced"):
         assert prompts[there, "world"] - prompts[there, "balanced"] == fewer  # wherever it is evaluated
-
-
-def test_training_prompts_are_those_that_the_arithmetic_counts() -> None:
-    given = experiment()
-    rl, preset = given.rl_data, given.presets["world"]
-    stored = rl.n_queries * (rl.n_beams + rl.n_samples_per_temperature + rl.n_retrieval + rl.n_random)
-    assert grid.training_prompts(given, "baseline/oracle") == 0
-    assert grid.training_prompts(given, "preset~world/rce/seed~0/epoch~2") == stored
-    assert preset.on_policy.queries == 768 < preset.train_share * rl.n_queries
-    sampled = 768 * preset.on_policy.group * 3
-    assert grid.training_prompts(given, "preset~world/on_policy/base~2/beta~0/seed~0/epoch~3") == stored + sampled
 
 
 def test_selectors_are_carried_over_from_one_lvlm_to_the_other_within_a_setting() -> None:

@@ -24,12 +24,6 @@ def test_queued_jobs_keep_bars_and_blanks_and_lose_the_word_for_nothing(fake: Fa
     assert second.comment == ""
 
 
-def test_an_empty_queue_is_no_silence(fake: FakeSlurm) -> None:
-    assert slurm.queued_jobs() == []
-    fake.fails("squeue")
-    assert slurm.queued_jobs() is None
-
-
 def test_a_name_gives_the_states_of_its_jobs(fake: FakeSlurm) -> None:
     fake.answers("squeue", f"7{MARK}COMPLETED\n5{MARK}FAILED\n")
     assert slurm.states_of("lever_pipe_1f") == {"7": "COMPLETED", "5": "FAILED"}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from finished_work import (
-    GB,
     SIZE,
     VERSIONS,
     a_manifest,
@@ -27,11 +26,9 @@ from finished_work import (
     weights_of,
     work,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lever_pipe.base import atomic, contents
-from lever_pipe.runtime.store import Store, bytes_of, key_of, opened
+from lever_pipe.base import atomic
+from lever_pipe.runtime.store import Store, bytes_of, key_of
 
 SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
 
@@ -84,15 +81,6 @@ def test_a_key_is_the_digest_of_stage_spec_and_inputs_each_of_which_counts() -> 
     assert len({key_of(*variant) for variant in variants}) == len(variants)
 
 
-def test_making_a_store_or_missing_in_it_touches_nothing(tmp_path: Path) -> None:
-    store = opened({"folder": str(tmp_path / "store"), "max_gb": 0.5})
-    assert (store.folder, store.max_bytes) == (tmp_path / "store", GB // 2)
-    assert restored(store, tmp_path / "results") is None
-    assert (list(store.verify()), list(store.works()), store.trim()) == ([], [], 0)
-    assert not store.folder.exists()
-    assert tree(tmp_path / "results") == {}
-
-
 def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_path: Path) -> None:
     outputs = work(tmp_path / "made")
     manifest = a_manifest(outputs)
@@ -108,50 +96,6 @@ def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_
     assert store.restore(key(1), targets(tmp_path / "c"), versions=VERSIONS) is None
     assert not (tmp_path / "c").exists()
     assert tree(store.folder / "staging") == {}
-
-
-names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=255).filter(
-    lambda name: not name.startswith(".") and len(name.encode()) <= 255
-)
-trees = st.recursive(
-    st.binary(max_size=20), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=6
-)  # bytes are files, dictionaries folders
-
-
-def grow(path: Path, content: Any) -> None:
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-        return
-    path.mkdir()
-    for name, inner in content.items():
-        grow(path / name, inner)
-
-
-def files_in(path: Path) -> dict[str, bytes] | bytes:
-    if path.is_file():
-        return path.read_bytes()
-    return {str(found.relative_to(path)): found.read_bytes() for found in contents.files_below(path)}
-
-
-@settings(max_examples=60)
-@given(contents_of=st.dictionaries(names, trees, min_size=1, max_size=3))
-def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, contents_of: dict[str, Any]) -> None:
-    folder = tmp_path_factory.mktemp("trees")
-    store = a_store(folder / "store")
-    (folder / "made").mkdir()
-    for name, content in contents_of.items():
-        grow(folder / "made" / name, content)
-    outputs = {f"name {name}": folder / "made" / name for name in contents_of}
-    manifest = a_manifest(outputs)
-    assert store.put(key(0), manifest)
-    back = {name: folder / "back" / path.name for name, path in outputs.items()}
-    assert store.restore(key(0), back, versions=VERSIONS) == manifest
-    for name, path in outputs.items():
-        assert files_in(back[name]) == files_in(path)
-        assert back[name].is_dir() == path.is_dir()
-    assert len(list((folder / "back").iterdir())) == len(contents_of)  # and nothing temporary
-    assert list(store.verify()) == []
-    shutil.rmtree(folder)
 
 
 def test_notes_of_tools_are_no_content(store: Store, tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.plans import grid, report
-from lever_pipe.experiment.plans.evaluation import collect_lineage
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
@@ -173,26 +171,6 @@ def test_a_problem_is_told_with_file_id_and_remedy(
     text = mine.problem()
     for part in parts:
         assert part in text
-
-
-def test_problems_of_both_splits_are_told_at_once(mine: Mine) -> None:
-    _lose_an_annotation(mine)
-    _answer_twice(mine)
-    assert [each.level for each in mine.found()] == [Level.PROBLEM, Level.PROBLEM]
-
-
-def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -> None:
-    given = mine.experiment().model_copy(update={"studies": ("lever",)})
-    files = given.data.files.eval_questions
-    given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
-    (study,) = report.shown_studies(given)
-    assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
-    assert 650_000 < study.parameters < 750_000
-    assert collect_lineage(given, {}).scale.startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
-    other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
-    (study,) = report.shown_studies(other)
-    assert (study.data, study.model, study.parameters) == (files, "mine", 0)
-    assert (grid.data_name(given.data), grid.data_name(given.data, "fruit")) == (files, "fruit")
 
 
 def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.CaptureFixture[str]) -> None:

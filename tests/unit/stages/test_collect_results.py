@@ -75,21 +75,6 @@ def test_steps_and_prompts_are_counted_over_the_epochs_of_a_run(outputs: dict[st
     }
 
 
-def test_ties_have_a_column_for_each_number_kept(outputs: dict[str, Path]) -> None:
-    assert read(outputs["ties_csv"]) == [
-        {
-            "mode": "soft_only",
-            "hard": "1",
-            "soft": "0.5",
-            "relevance": "0.1",
-            "queries": "8",
-            "differ": "0.75",
-            "differ_clearly": "0.5",
-        }
-        | {"best_3": "0.25", "best_5": "0.5"}
-    ]
-
-
 def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
     raw = synthetic.write_raw(tmp_path, WITH_ON_POLICY)
     n_prompts = {"preset~main/on_policy/base~5/beta~0.12/seed~0/epoch~1": 30.0}

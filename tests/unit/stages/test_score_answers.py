@@ -20,7 +20,6 @@ from lever_pipe.base.records import (
     Selection,
 )
 from lever_pipe.experiment.evaluation import ScoreAnswersConfig
-from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.answers import score_answers
 
 SAMPLES, SHOTS, N = (10, 20, 30), (1, 2), 30
@@ -80,17 +79,6 @@ def test_cells_are_means_of_the_question_scores(study: Study) -> None:
     assert len({cell.accuracy for cell in cells}) > 3
 
 
-def test_question_scores_come_from_the_prompt_with_that_many_shots(study: Study) -> None:
-    study.score()
-    answers = {(row.query_id, row.demonstrations): row.answer for row in study.answers}
-    rows = study.rows()
-    assert len(rows) == 2 * N
-    for row in rows:
-        prompt = (row.query_id, study.selections[row.query_id].demonstrations[: row.shots])
-        assert row.accuracy == vqa_accuracy(answers[prompt], study.queries[row.query_id].answers)
-    assert {row.accuracy for row in rows} == {0.0, 0.6, 1.0}
-
-
 def test_random_subsets_have_their_size_and_are_shared_by_policies_and_shots(study: Study) -> None:
     study.answers = [  # one accuracy a query, so that equal subsets have equal means at both shot counts
         row.model_copy(update={"answer": "cat" if row.query_id % 3 else "bird"}) for row in study.answers
@@ -140,13 +128,6 @@ def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
     with pytest.raises(RecordError, match=rf"answer to query 7 with \[{', '.join(map(str, gone.demonstrations))}\]"):
         study.score()
     assert not (study.folder / "cells").exists()
-
-
-def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
-    study.answers += [AnswerRow(query_id=ExampleId(i), demonstrations=(), raw="", answer="cat") for i in range(N)]
-    del study.selections[4]
-    with pytest.raises(RecordError, match=r"\[4\]"):
-        study.score()
 
 
 def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:

@@ -15,10 +15,9 @@ from lvlm_world import CODE, LVLM, N_TRAIN, lvlm_config, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.records import Proposal, QueryBeams
+from lever_pipe.base.records import QueryBeams
 from lever_pipe.experiment.beams import Beams, SearchBeamsConfig
 from lever_pipe.experiment.job_runtime import Runtime
-from lever_pipe.lever.trajectories import trajectories_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import LvlmRequest
@@ -69,20 +68,6 @@ def test_no_call_is_paid_twice(search: Search) -> None:
     assert second["forwards"] == 0
     assert (search.folder / "second.jsonl").read_bytes() == (search.folder / "first.jsonl").read_bytes()
     assert (search.folder / "second.safetensors").read_bytes() == (search.folder / "first.safetensors").read_bytes()
-
-
-def test_rl_data_of_the_same_prompts_need_no_call(search: Search) -> None:
-    """Less asked first would be scored by itself, with other last bits than in the company of the rest."""
-    train = storage.read_examples(world() / "train.jsonl")
-    runtime = Runtime(ledger=str(search.folder / "ledger"))
-    model = load_lvlm(search.config.lvlm, LVLM, [(train, world() / "train_images")], runtime)
-    best = [
-        Proposal(query_id=row.query_id, pointer=(0, 1), pointer_global=row.beams[0].demonstrations, gen_method="beam")
-        for row in search.rows
-    ]
-    trajectories_of(best, train, model, Wording(search.config.lvlm.prompt))
-    assert model.counters["prompts_from_ledger"] == ANCHORS
-    assert model.counters["forwards"] == 0
 
 
 def test_probabilities_are_those_of_the_real_tokens(search: Search) -> None:

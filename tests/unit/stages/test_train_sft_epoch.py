@@ -73,18 +73,6 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     assert float(step.loss.detach()) == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_the_rate_rises_and_falls_over_the_horizon(chain: SftChain) -> None:
-    """32 queries in batches of 4: 8 steps an epoch, 24 in three; the first 5 rise, the rest is a cosine."""
-    rates = [chain.epoch("sft", epoch).values["learning_rate"] for epoch in (1, 2, 3, 4)]
-
-    def rate(update: int) -> float:
-        update = min(update, 24)
-        return update / 5 if update < 5 else (1 + math.cos(math.pi * (update - 5) / 19)) / 2
-
-    means = [1e-2 * sum(rate(8 * epoch + step) for step in range(8)) / 8 for epoch in range(4)]
-    assert rates == pytest.approx(means, rel=1e-6, abs=1e-12)
-
-
 def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -> None:
     chain.epoch("sft", 1)
     start, out = chain.outputs("sft1"), chain.outputs("rce1")

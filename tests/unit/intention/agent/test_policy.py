@@ -13,7 +13,6 @@ from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.intention.agent.policy import (
     build_tiny,
     load_policy,
-    policy_folder,
     save_policy,
 )
 from lever_pipe.intention.codecs import word
@@ -98,11 +97,3 @@ def test_remote_code_is_not_run(tmp_path: Path) -> None:
 
 
 # --- the location of a policy
-
-
-def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:
-    folder = tmp_path / "policy"
-    save_policy(folder, tiny(), CODEC)
-    assert policy_folder((folder,)) == folder
-    assert policy_folder((folder / "config.json",)) == folder
-    assert policy_folder((folder / "model.safetensors", folder / "config.json", folder / "words.json")) == folder

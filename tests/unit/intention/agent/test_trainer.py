@@ -94,13 +94,6 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return rows_of(tmp_path_factory.mktemp("free"), training(**FAST))
 
 
-@pytest.mark.parametrize("dial", [{"ratio": "sequence"}, {"advantages": "centred"}])
-def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any], tmp_path: Path, free: Files) -> None:
-    rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
-    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
-    assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]
-
-
 def test_a_reset_makes_the_policy_its_own_reference(tmp_path: Path, free: Files) -> None:
     rows = rows_of(tmp_path, training(arm={"reference_reset": 2}, **FAST)).metrics
     far = [row.values["kl"] for row in rows]

@@ -55,12 +55,6 @@ def test_a_damaged_log_is_named_with_its_line(tmp_path: Path, line: str, expecte
         read(tmp_path, console(STEPS.items()) + line)
 
 
-@pytest.mark.parametrize("text", [b"", b"<html></html>\n", b"\x89PNG\r\n\x1a\n\x00\xff" * 50, b"step,key,value\n"])
-def test_a_file_without_a_step_is_no_log(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(RecordError, match=r"console.log: "):
-        read(tmp_path, text)
-
-
 def test_a_resumed_run_keeps_the_later_account() -> None:
     steps = read_log(RECORDED)
     assert list(steps) == [0, 1, 2, 3, 4, 5]
