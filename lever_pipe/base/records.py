@@ -6,11 +6,13 @@ type checker separates the two, because exchanging them still yields valid numbe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NewType, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
-from lever_pipe.base.policy_names import Mode, Phase, PolicyName
+from lever_pipe.base.errors import RecordError
+from lever_pipe.base.policy_names import PolicyName
 
 ExampleId = NewType("ExampleId", int)
 PoolPosition = NewType("PoolPosition", int)
@@ -179,32 +181,36 @@ class PolicyScores(Row):
     questions: tuple[QuestionScore, ...]
 
 
-class PolicyRef(Row):
-    """The policy that a number belongs to; empty fields do not apply to its stage."""
+def _fields_of(policy: PolicyName) -> dict[str, Any]:
+    return {
+        "name": str(policy),
+        "stage": policy.phase,
+        "mode": policy.mode,
+        "preset": policy.preset,
+        "base_rce_epoch": policy.base,
+        "kl_beta": policy.beta,
+        "seed": policy.seed,
+        "epoch": 0 if policy.kind == "init" else policy.epoch,
+    }
 
-    name: str  # path-like and unique (`policy_names`)
-    stage: Phase
-    mode: Mode = ""  # source of its training samples: stored selections, or the policy
-    preset: str = ""
-    base_rce_epoch: int | None = None
-    kl_beta: float | None = None
-    seed: int | None = None
-    epoch: int | None = None
 
-    @classmethod
-    def of(cls, name: PolicyName | str, *, preset: str = "") -> Self:
-        """Return the fields of a policy's name; the name of an emulated run has no preset, so `preset` adds it."""
-        parts = PolicyName.parse(name) if isinstance(name, str) else name
-        return cls(
-            name=str(parts),
-            stage=parts.phase,
-            mode=parts.mode,
-            preset=parts.preset or preset,
-            base_rce_epoch=parts.base,
-            kl_beta=parts.beta,
-            seed=parts.seed,
-            epoch=parts.epoch,
-        )
+def _policy_of(value: Any) -> PolicyName:
+    if isinstance(value, PolicyName):
+        return value
+    try:
+        if isinstance(value, str):
+            return PolicyName.parse(value)
+        # The name of an emulated run has no preset, so its row adds it.
+        policy = replace(PolicyName.parse(value["name"]), preset=value.get("preset", ""))
+        if value.items() <= _fields_of(policy).items():
+            return policy
+    except (AttributeError, KeyError, TypeError, RecordError):
+        pass
+    raise ValueError(f"must be a policy's name with its own parts, got {value!r}")
+
+
+Policy = Annotated[PolicyName, PlainValidator(_policy_of), PlainSerializer(_fields_of)]
+"""The policy that a number belongs to; files contain its name, and the name's parts for readers."""
 
 
 class SubsetScore(Row):
@@ -219,7 +225,7 @@ class SubsetScore(Row):
 class Cell(Row):
     """One cell of a table: a policy at one sample count and one shot count."""
 
-    policy: PolicyRef
+    policy: Policy
     samples: int
     shots: int
     subsets: tuple[SubsetScore, ...]
@@ -233,14 +239,14 @@ class Cell(Row):
 class EpochMetrics(Row):
     """The metrics of one training epoch."""
 
-    policy: PolicyRef
+    policy: Policy
     values: dict[str, float]
 
 
 class StepMetrics(Row):
     """The metrics of one step of on-policy training, for the policy that sampled its batch."""
 
-    policy: PolicyRef
+    policy: Policy
     step: int = Field(ge=0)  # batches since the start of the epoch
     prompts: int = Field(ge=0)  # different prompts since the start of the epoch, this batch included
     values: dict[str, float]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lever_pipe.base.records import Normalisation, PolicyRef
+from lever_pipe.base.records import Normalisation, Policy
 from lever_pipe.base.sections import Distinct, Problem, Rising, Section, Seed, one_of, rule
 
 
@@ -26,7 +26,7 @@ class EvaluatedCells(Section):
 
 
 class ScoreAnswersConfig(EvaluatedCells):
-    policies: tuple[PolicyRef, ...]
+    policies: tuple[Policy, ...]
     """Policies of the batch, one for each of the `selections`."""
 
 

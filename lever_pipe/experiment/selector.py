@@ -8,7 +8,6 @@ from pydantic import Field
 
 from lever_pipe.base.plugins import plugin_of
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import PolicyRef
 from lever_pipe.base.sections import Epoch, Problem, Section, Seed, dividing, rule
 
 SELECTOR: tuple[str, ...] = ("lever.networks.{selector.network}", "lever.heads.{selector.head}")
@@ -56,10 +55,10 @@ class TrainingConfig(InitialiseSelectorConfig):
     max_gradient_norm: float
     epoch: Epoch
 
-    def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyRef:
+    def policy(self, kind: str, *, base: int | None = None, beta: float | None = None) -> PolicyName:
         """Return the policy of this epoch; `kind` is a key of `policy_names.TRAINED`."""
         run = PolicyName(kind=kind, preset=self.preset, base=base, beta=beta, seed=self.seed)
-        return PolicyRef.of(run.at(self.epoch))
+        return run.at(self.epoch)
 
 
 class TrainingFromBaseConfig(TrainingConfig):

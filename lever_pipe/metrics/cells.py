@@ -8,7 +8,8 @@ from functools import cache
 import numpy as np
 
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import Cell, Example, ExampleId, Normalisation, PolicyRef, QuestionScore, SubsetScore
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import Cell, Example, ExampleId, Normalisation, QuestionScore, SubsetScore
 from lever_pipe.base.seeding import generator
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
@@ -66,7 +67,7 @@ def score_questions(
 
 
 def build_cells(
-    policy: PolicyRef,
+    policy: PolicyName,
     scores: Sequence[QuestionScore],
     keys: Mapping[int, Sequence[PromptKey]],
     *,

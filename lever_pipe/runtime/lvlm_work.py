@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from lever_pipe.experiment.lvlm import LvlmSettings
+from lever_pipe.experiment.manifests import flat
 from lever_pipe.experiment.plans import grid, models
 from lever_pipe.experiment.studies import Experiment
 from lever_pipe.metrics.throughput import peak_flop
@@ -61,7 +62,7 @@ def _prompts_of(job: PlannedJob, here: Experiment) -> list[tuple[int, float]]:
     rl = here.rl_data
     match job.rule:
         case "answer_prompts" if job.call:
-            of_a_length = len(job.call.inputs["selections"]) * here.data.n_eval
+            of_a_length = len(flat({"selections": job.call.inputs["selections"]})) * here.data.n_eval
             return [(of_a_length, shots) for shots in here.evaluation.shots]
         case "generate_rl_data" if not rl.import_from:
             queries = len(range(int(job.wildcards["shard"]), rl.n_queries, rl.n_shards))

@@ -94,9 +94,9 @@ def score_answers(
     rows, built = list[PolicyScores](), list[Cell]()
     for policy, path in zip(config.policies, selections, strict=True):
         picked, files = storage.read_selections(path), (str(path), str(answers))
-        texts = votes(picked, [example.answer for example in train], config.shots) if policy.name == VOTE else replies
+        texts = votes(picked, [example.answer for example in train], config.shots) if str(policy) == VOTE else replies
         scores, keys = score_questions(queries, picked, texts, config.shots, files=files, normalise_references=rule)
-        rows.append(PolicyScores(policy=policy.name, questions=tuple(scores)))
+        rows.append(PolicyScores(policy=str(policy), questions=tuple(scores)))
         built += build_cells(policy, scores, keys, samples=config.samples, **subsets)
     storage.write_rows(per_question, rows)
     storage.write_rows(cells, built)

@@ -12,7 +12,7 @@ from pathlib import Path
 from lever_pipe.base import storage
 from lever_pipe.base.artefacts import Artefact, read_artefact
 from lever_pipe.base.policy_names import PolicyName, group_of
-from lever_pipe.base.records import Cell, EpochMetrics, Manifest, PolicyRef, RewardTies, StepMetrics
+from lever_pipe.base.records import Cell, EpochMetrics, Manifest, RewardTies, StepMetrics
 from lever_pipe.experiment.collected import CollectLineageConfig, CollectResultsConfig
 from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import lineage as fields_of
@@ -82,7 +82,7 @@ def _score_lines(cells: Iterable[Cell]) -> list[Line]:
     lines: list[Line] = []
     for cell in sorted(cells, key=lambda cell: (_policy_order(cell.policy), cell.samples, cell.shots)):
         policy = cell.policy
-        head = (policy.name.removeprefix("baseline/"), *_identity(policy), policy.epoch)
+        head = (str(policy).removeprefix("baseline/"), *_identity(policy), policy.epoch)
         for score in sorted(cell.subsets, key=lambda score: _natural(score.subset)):
             counts = (score.n_questions, score.n_distinct_prompts)
             tail = (cell.samples, cell.shots, decimal(score.accuracy), *counts, policy.preset)
@@ -102,7 +102,7 @@ def _step_lines(rows: Iterable[StepMetrics]) -> list[Line]:
     """Return the metrics of every step, with steps and prompts accumulated over the epochs of a run."""
     lines: list[Line] = []
     ordered = sorted(rows, key=lambda row: (_policy_order(row.policy), row.step))
-    for _, run in groupby(ordered, key=lambda row: PolicyName.parse(row.policy.name).at(0)):
+    for _, run in groupby(ordered, key=lambda row: row.policy.at(0)):
         n_steps = n_prompts = 0
         for epoch, steps in groupby(run, key=lambda row: row.policy.epoch):
             taken = list(steps)
@@ -122,17 +122,17 @@ def _cost_lines(metrics: Iterable[EpochMetrics], groups: Sequence[Path], config:
     return list(dict.fromkeys(cost_rows(rows, rl_prompts)))
 
 
-def _identity(policy: PolicyRef) -> Line:
-    beta = "" if policy.kl_beta is None else f"{policy.kl_beta:g}"
-    return (policy.stage, policy.mode, policy.base_rce_epoch, beta, policy.seed)
+def _identity(policy: PolicyName) -> Line:
+    beta = "" if policy.beta is None else f"{policy.beta:g}"
+    return (policy.phase, policy.mode, policy.base, beta, policy.seed)
 
 
-def _policy_order(policy: PolicyRef) -> tuple[object, ...]:
+def _policy_order(policy: PolicyName) -> tuple[object, ...]:
     """Return a sort key with baselines first, and epochs, seeds and draws in numerical order."""
-    numbers = (policy.base_rce_epoch, policy.kl_beta, policy.seed, policy.epoch)
+    numbers = (policy.base, policy.beta, policy.seed, policy.epoch)
     parts = tuple(-1.0 if number is None else float(number) for number in numbers)
-    kind = (STAGES.index(policy.stage), MODES.index(policy.mode))
-    return (*kind, policy.preset, parts, _natural(policy.name))
+    kind = (STAGES.index(policy.phase), MODES.index(policy.mode))
+    return (*kind, policy.preset, parts, _natural(str(policy)))
 
 
 def _natural(text: str, *, number: str = r"(\d+)") -> list[tuple[float, str]]:

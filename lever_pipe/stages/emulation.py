@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import EMULATION, PolicyName
-from lever_pipe.base.records import EpochMetrics, Example, ExampleId, PolicyRef, Pool
+from lever_pipe.base.records import EpochMetrics, Example, ExampleId, Pool
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.emulation import (
@@ -110,14 +111,13 @@ def emulate_untouched(
     architecture = architecture_of(config.selector, data.table.width)
     module, anchor = (load_selector(reference, architecture).to(device) for _ in range(2))
     frozen = FrozenSelector(anchor, data.table)
+    preset, base, seed = config.preset, config.base_rce_epoch, config.seed
+    run = PolicyName(kind=EMULATION, preset=preset, base=base, seed=seed, is_untouched=True)
     rows: list[EpochMetrics] = []
     for arm in (CONTROL, DROPOUT):
         for epoch in EPOCHS:
-            run = PolicyName(
-                kind=EMULATION, variant=arm, base=config.base_rce_epoch, seed=config.seed, is_untouched=True
-            )
-            ref = PolicyRef.of(run.at(epoch), preset=config.preset)
-            with ambient_stream(config.seed, ref.name):
+            policy = replace(run, variant=arm, epoch=epoch)
+            with ambient_stream(config.seed, str(policy)):
                 values = epoch_without_updates(
                     module,
                     frozen,
@@ -127,7 +127,7 @@ def emulate_untouched(
                     clip_epsilon=config.grpo.clip_epsilon,
                     generator=torch_generator(config.seed, "grpo", epoch),
                 )
-            rows.append(EpochMetrics(policy=ref, values=values))
+            rows.append(EpochMetrics(policy=policy, values=values))
     storage.write_rows(untouched, rows)
     return rows
 
@@ -166,8 +166,9 @@ def _score_lines(
         scores, keys = score_questions(
             queries, selections, replies, config.shots, files=files, normalise_references=rule
         )
-        ref = PolicyRef.of(policy.name)
-        for cell in build_cells(ref, scores, keys, samples=config.samples, n_random_subsets=0, seed=0):
+        for cell in build_cells(
+            PolicyName.parse(policy.name), scores, keys, samples=config.samples, n_random_subsets=0, seed=0
+        ):
             (prefix,) = cell.subsets  # without random subsets, the prefix is the only one
             counts = (prefix.n_questions, prefix.n_distinct_prompts)
             yield (policy.arm, f"{policy.kl_beta:g}", policy.epoch, cell.samples, cell.shots, prefix.accuracy, *counts)
@@ -190,6 +191,6 @@ def _training_lines(rows: Iterable[EpochMetrics]) -> Iterable[Line]:
     """Yield every metric of the epochs without updates."""
     for row in rows:
         policy = row.policy
-        arm = PolicyName.parse(policy.name).variant or CONTROL
+        arm = policy.variant or CONTROL
         for name in sorted(row.values):
-            yield arm, policy.base_rce_epoch, policy.epoch, name, row.values[name]
+            yield arm, policy.base, policy.epoch, name, row.values[name]

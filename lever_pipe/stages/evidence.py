@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -13,53 +14,61 @@ from lever_pipe.experiment.stage_files import Input, Inputs, Output
 from lever_pipe.report import sources
 from lever_pipe.report.catalogue import Translator, read_translation
 from lever_pipe.report.context import ReportContext
-from lever_pipe.report.evidence import Evidence, read_evidence, write_evidence
+from lever_pipe.report.evidence import Evidence, EvidenceRow, read_evidence, write_evidence
 from lever_pipe.report.figures.registry import FIGURES, draw_all
+
+Reader = Callable[[Path], Iterable[EvidenceRow]]
+TABLES: Mapping[str, Reader] = {
+    "intervals": sources.intervals,
+    "comparisons": sources.comparisons,
+    "scores": sources.scores,
+    "arms": sources.scores,
+    "training": sources.training,
+    "arms_training": sources.training,
+    "parameters": sources.parameters,
+    "costs": sources.costs,
+    "selections": sources.selections,
+    "copying": sources.copying,
+    "controls": sources.copying,
+}
+"""Readers of the long-format files of study `lever`, by file name."""
+AGENT_TABLES: Mapping[str, Reader] = {
+    "endpoints": sources.endpoints,
+    "comparisons": sources.arm_comparisons,
+    "curves": sources.curves,
+    "runs": sources.runs,
+}
+"""The same of study `intention`."""
+FACTS = {
+    "rl_data": "rl_data",
+    "bound": "pools",
+    "train.summary": "examples",
+    "eval.summary": "examples",
+    "scoring": "scoring",
+}
+"""Subjects of the files with single numbers of study `lever`, by file name."""
 
 
 def collect_evidence(
     *,
     reference: Input,
     reference_intention: Input,
-    intervals: Inputs,
-    comparisons: Inputs,
-    scores: Inputs,
-    training: Inputs,
-    parameters: Inputs,
-    costs: Inputs,
-    selections: Inputs,
-    copying: Inputs,
-    rl_data: Inputs,
-    pools: Inputs,
-    examples: Inputs,
-    scoring: Inputs,
-    emulated: Inputs,
-    endpoints: Inputs,
-    arm_comparisons: Inputs,
-    curves: Inputs,
-    runs: Inputs,
+    tables: Inputs,
+    agent_tables: Inputs,
+    facts: Inputs,
     tasks: Inputs,
+    emulated: Inputs,
     evidence: Output,
     config: InputsAlone,  # noqa: ARG001 - every stage has one
 ) -> None:
     """Write `evidence`; files of a study that did not run are absent.
 
-    `emulated` are the scores, prompts and training files of the emulated bugs.
+    `tables`, `agent_tables` and `facts` are files of `TABLES`, `AGENT_TABLES` and `FACTS`. `emulated` are the scores,
+    prompts and training files of the emulated bugs.
     """
-    kinds = (
-        *((sources.intervals, intervals), (sources.comparisons, comparisons), (sources.scores, scores)),
-        *((sources.training, training), (sources.parameters, parameters)),
-        *(
-            (sources.costs, costs),
-            (sources.selections, selections),
-            (sources.copying, copying),
-            (sources.endpoints, endpoints),
-        ),
-        *((sources.arm_comparisons, arm_comparisons), (sources.curves, curves), (sources.runs, runs)),
-    )
-    facts = (("rl_data", rl_data), ("pools", pools), ("examples", examples), ("scoring", scoring))
-    rows = [read(path) for read, paths in kinds for path in paths]
-    rows += [sources.facts(subject, path) for subject, paths in facts for path in paths]
+    rows = [TABLES[path.stem](path) for path in tables]
+    rows += [AGENT_TABLES[path.stem](path) for path in agent_tables]
+    rows += [sources.facts(FACTS[path.stem], path) for path in facts]
     rows += [sources.facts("tasks", path, study=sources.INTENTION) for path in tasks]
     rows += [sources.emulated(*emulated)] if emulated else []
     rows += [sources.published(reference), sources.published_agents(reference_intention)]

@@ -15,7 +15,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
-from lever_pipe.base.records import EpochMetrics, PolicyRef, StepMetrics
+from lever_pipe.base.records import EpochMetrics, StepMetrics
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.distil import TrainDistilEpochConfig
@@ -30,10 +30,18 @@ from lever_pipe.lever.selector.embeddings import read_table
 from lever_pipe.lever.selector.network import architecture_of, build_selector, initialise, load_into, save_selector
 from lever_pipe.lever.training.distil import distil_epoch, oracle_targets
 from lever_pipe.lever.training.draws import SampledSelections, load_draws, save_draws
-from lever_pipe.lever.training.epoch import EpochFiles, SelectorEpoch, TrainingInputs, save_optimiser
+from lever_pipe.lever.training.epoch import (
+    EpochFiles,
+    SelectorEpoch,
+    TrainingInputs,
+    anchor,
+    save_epoch,
+    save_optimiser,
+    streams,
+)
 from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import trained_share
-from lever_pipe.lever.training.on_policy import on_policy_epoch, scored_by_lvlm
+from lever_pipe.lever.training.on_policy import EpochSettings, on_policy_epoch, scored_by_lvlm
 from lever_pipe.lever.training.supervised import rce_epoch, sft_epoch, targets_of
 from lever_pipe.lvlms.asking.answering import load_lvlm
 from lever_pipe.lvlms.asking.prompts import Wording
@@ -67,8 +75,8 @@ def initialise_selector(
     # Every epoch loads an optimizer state, the first one too; training starts from zeros.
     unused = AdamW(module, learning_rate=0.0, weight_decay=0.0)
     save_optimiser(optimiser, unused, stage="init", epoch=0, kl_beta=0.0)
-    ref = PolicyRef.of(PolicyName(kind="init", preset=config.preset, seed=config.seed)).model_copy(update={"epoch": 0})
-    row = EpochMetrics(policy=ref, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
+    policy = PolicyName(kind="init", preset=config.preset, seed=config.seed)
+    row = EpochMetrics(policy=policy, values={"parameters": float(sum(p.numel() for p in module.parameters()))})
     storage.write_row(metrics, row)
     return row
 
@@ -106,9 +114,9 @@ def train_sft_epoch(
     table, *parts = epoch.data
     train, validation = (targets_of(part, config.sft) for part in parts)
     epoch.data = TrainingInputs(table, train, validation)
-    with epoch.streams() as order:
+    with streams(epoch) as order:
         sft_epoch(epoch.updates, table, train, config.sft, config.epoch, order)
-    return epoch.finish(config.policy("sft"), temperature=config.sft.temperature)
+    return save_epoch(epoch, config.policy("sft"), temperature=config.sft.temperature)
 
 
 def train_rce_epoch(
@@ -127,9 +135,9 @@ def train_rce_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.rce, "rce", execution.prepare(runtime))
     table, train, _ = epoch.data
-    with epoch.streams() as order:
+    with streams(epoch) as order:
         rce_epoch(epoch.updates, table, train, config.rce, config.epoch, order)
-    return epoch.finish(config.policy("rce"))
+    return save_epoch(epoch, config.policy("rce"))
 
 
 def train_continued_epoch(
@@ -151,9 +159,9 @@ def train_continued_epoch(
     files = EpochFiles(groups, embeddings, start, start_optimiser, selector, optimiser, metrics)
     epoch = SelectorEpoch(files, config, config.continued, "continued", execution.prepare(runtime))
     table, train, _ = epoch.data
-    with epoch.streams() as order:
+    with streams(epoch) as order:
         rce_epoch(epoch.updates, table, train, config.continued, config.epoch, order)
-    return epoch.finish(config.policy("continued", base=config.base_rce_epoch))
+    return save_epoch(epoch, config.policy("continued", base=config.base_rce_epoch))
 
 
 def train_grpo_epoch(
@@ -180,7 +188,7 @@ def train_grpo_epoch(
     # An adapted KL_BETA continues from the previous epoch, which stores it with the optimizer's state.
     kl_beta = grpo_epoch(
         epoch.updates,
-        epoch.anchor(reference),
+        anchor(epoch, reference),
         epoch.data.table,
         selected_in_epoch(train, config.grpo, config.epoch),
         kl_beta=config.kl_beta if epoch.kl_beta is None else epoch.kl_beta,
@@ -189,7 +197,7 @@ def train_grpo_epoch(
     )
     policy = config.policy("grpo", base=config.base_rce_epoch, beta=config.kl_beta)
     more = {"kl_beta": kl_beta, "trained_share": trained_share(epoch.module)}
-    return epoch.finish(policy, kl_beta=kl_beta, more=more)
+    return save_epoch(epoch, policy, kl_beta=kl_beta, more=more)
 
 
 def train_on_policy_epoch(
@@ -231,15 +239,12 @@ def train_on_policy_epoch(
     policy = config.policy(config.objective, base=config.base_rce_epoch, beta=config.kl_beta)
     steps_taken = on_policy_epoch(
         epoch.updates,
-        epoch.anchor(reference),
+        anchor(epoch, reference),
         epoch.data.table,
         epoch.data.train,
         score_selections,
-        settings,
-        epoch=config.epoch,
-        kl_beta=config.kl_beta,
-        clips=config.objective == "on_policy",
-        generator=torch_generator(config.seed, "on policy", config.epoch),
+        EpochSettings(settings, config.epoch, config.kl_beta, clips=config.objective == "on_policy"),
+        torch_generator(config.seed, "on policy", config.epoch),
     )
     steps_done, sampled = list[StepMetrics](), list[SampledSelections]()
     n_queries = settings.queries_of(len(epoch.data.train))
@@ -251,7 +256,7 @@ def train_on_policy_epoch(
             progress.update()
     more = {"kl_beta": config.kl_beta, "trained_share": trained_share(epoch.module)}
     more |= {"lvlm_prompts": float(steps_done[-1].prompts)}
-    row = epoch.finish(policy, kl_beta=config.kl_beta, more=more)
+    row = save_epoch(epoch, policy, kl_beta=config.kl_beta, more=more)
     storage.write_rows(steps, steps_done)
     save_draws(draws, sampled)
     storage.write_json(counters, model.counters)
@@ -276,6 +281,6 @@ def train_distil_epoch(
     epoch = SelectorEpoch(files, config, config.distil, "distil", execution.prepare(runtime))
     table, train, _ = epoch.data
     targets_BK = oracle_targets(storage.read_examples(train_examples), train, config.normalise_references)
-    with epoch.streams() as order:
+    with streams(epoch) as order:
         distil_epoch(epoch.updates, table, train, targets_BK, config.distil, order)
-    return epoch.finish(config.policy("distil", base=config.base_rce_epoch))
+    return save_epoch(epoch, config.policy("distil", base=config.base_rce_epoch))

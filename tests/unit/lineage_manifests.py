@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lever_pipe.base.records import Manifest, PolicyRef
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.distil import Distil, TrainDistilEpochConfig
 from lever_pipe.experiment.evaluation import ScoreAnswersConfig
 from lever_pipe.experiment.grpo import Grpo, TrainGrpoEpochConfig
@@ -101,6 +102,6 @@ def answers(lvlm: LvlmConfig = LVLM, **changed: Any) -> Manifest:
 
 
 def scores(*policies: str, **changed: Any) -> Manifest:
-    refs = tuple(map(PolicyRef.of, policies))
+    refs = tuple(map(PolicyName.parse, policies))
     config = ScoreAnswersConfig(policies=refs, samples=(8,), shots=(1, 2), n_random_subsets=3, seed=42)
     return manifest("score_answers", config, **changed)

@@ -20,7 +20,6 @@ EMULATED_GRPO_AND_BELOW = {"emulate_untouched": 1, **EMULATION_BELOW_TRAINING}
 SCORED = 2
 """Batches that are scored one by one: the baselines, and the policies of the seed."""
 SEED_EVALUATED = SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS + ON_POLICY_EPOCHS + sum(EXTRA_OBJECTIVES.values())
-ABOVE_ANSWERS = {"embed_examples", "sample_pools", "propose_trajectories"}
 OFFLINE_AND_BELOW = {
     "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
     "select_demonstrations": GRPO_EPOCHS,

@@ -15,20 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from .conftest import Project, copy_project, finished_once
-from .counts import (
-    ARMS,
-    BASELINES,
-    EXTRA_OBJECTIVES,
-    GRPO_AND_BELOW,
-    GRPO_EPOCHS,
-    ON_POLICY_EPOCHS,
-    RCE_EPOCHS,
-    REPORT,
-    SCORED,
-    SEED_EVALUATED,
-    SFT_EPOCHS,
-    WITHOUT_CONTROLS,
-)
+from .counts import EXTRA_OBJECTIVES, GRPO_AND_BELOW, GRPO_EPOCHS, ON_POLICY_EPOCHS
 
 pytestmark = pytest.mark.workflow
 
@@ -409,43 +396,6 @@ class TestOwnImages:
             traced = own.project.tool("trace", OWN_EMBEDDINGS[0], *own.words)
             assert f"images: {location} is missing" in traced
         assert own.planned() == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
-    [
-        pytest.param(
-            "config/smoke.yaml", "n_eval: 40", "n_eval: 41",
-            {
-                **dict.fromkeys(("generate_world", "prepare_examples", "embed_examples", "sample_pools"), 1),
-                "select_demonstrations": SEED_EVALUATED, "select_baseline": BASELINES,
-                "emulate_selections": ARMS, "answer_prompts": 3, "score_answers": SCORED,
-                "score_emulation": 1, "measure_pools": 1, **REPORT,
-            },
-            id="another number of evaluated questions trains nothing",
-        ),
-        pytest.param(
-            "config/smoke.yaml", "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce",
-            {"initialise_selector": 1, "train_sft_epoch": SFT_EPOCHS, "train_rce_epoch": RCE_EPOCHS,
-             "train_grpo_epoch": GRPO_EPOCHS, "answer_prompts": 1, "score_answers": 1,
-             "select_demonstrations": SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS,
-             **WITHOUT_CONTROLS},
-            id="a seed more runs that seed",
-        ),
-        pytest.param(
-            "config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn",
-            {"reward_groups": 1, "measure_rewards": 1, **EXTRA_OBJECTIVES,
-             "train_rce_epoch": RCE_EPOCHS, **GRPO_AND_BELOW,
-             "select_demonstrations": SEED_EVALUATED - SFT_EPOCHS},
-            id="another reward trains its preset",
-        ),
-    ],
-)  # fmt: skip
-def test_one_changed_value_reruns_exactly_its_jobs(
-    smoke: Project, name: str, old: str, new: str, expected: dict[str, int]
-) -> None:
-    with smoke.edited(name, old, new):
-        assert smoke.planned() == expected
 
 
 class TestStore:

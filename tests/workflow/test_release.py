@@ -21,7 +21,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError, DataError
 from lever_pipe.base.policy_names import group_of
-from lever_pipe.base.records import Cell, PolicyRef, Selection
+from lever_pipe.base.records import Cell, Selection
 from lever_pipe.commands.release_tool import _scores
 from lever_pipe.experiment.evaluation import ScoreAnswersConfig
 from lever_pipe.experiment.examples import EncoderSettings
@@ -137,7 +137,7 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
 
     storage.write_rows(tmp_path / "selections.jsonl", chosen)
     scored = study / "answers/preset~world/seed~0"
-    own = {"policies": (PolicyRef.of(policy),)}
+    own = {"policies": (policy,)}
     cells = score_answers(
         selections=(tmp_path / "selections.jsonl",),
         answers=scored / "answers.jsonl",
@@ -147,7 +147,7 @@ def test_a_released_policy_selects_and_scores_as_in_the_results(
         cells=tmp_path / "cells.jsonl",
         config=ScoreAnswersConfig(**json.loads((scored / "scores.run.json").read_text())["config"] | own),
     )
-    assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if cell.policy.name == policy]
+    assert cells == [cell for cell in storage.read_rows(scored / "cells.jsonl", Cell) if str(cell.policy) == policy]
     reported = {
         (r.dataset_config, r.metric_name): (r.metric_value, r.metric_args) for r in model_card.data.eval_results
     }

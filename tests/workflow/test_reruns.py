@@ -15,17 +15,17 @@ import pytest
 
 from .conftest import Project, begin
 from .counts import (
-    ABOVE_ANSWERS,
     AGENT_REPORT,
     AGENTS_AND_BELOW,
+    ARMS,
     BASELINES,
     BELOW_RL_DATA,
     DISTIL_EPOCHS,
-    EMULATED_GRPO,
-    EMULATED_RCE,
     EXTRA_OBJECTIVES,
     FROM_EVIDENCE,
+    GRPO_AND_BELOW,
     GRPO_EPOCHS,
+    K3_AND_BELOW,
     LONG_ONLY,
     ON_POLICY_EPOCHS,
     RCE_EPOCHS,
@@ -43,11 +43,15 @@ pytestmark = pytest.mark.workflow
 SMOKE, LOSSES = "config/smoke.yaml", "lever_pipe/losses"
 ON_POLICY_LOSS, DISTIL_LOSS = "mean_of_group_means(divergences_BG, valid_BG)", "torch.special.entr(shares_BK)"
 EMULATE = "emulate: {kl_betas: [0.12, 0.145, 0.15], grpo_epochs: 1, base_rce_epoch: 2}"
+OFFLINE_LOSS = "mean_of_group_means(k3(log_ratio_BG), valid_BG)"
+RATE_SWEEP = "sweeps: [{name: rate, arm: world, over: {rce.learning_rate: [1.0e-4]}}]\n"
+KL_SWEEP = "  sweeps: [{name: kl, arm: baseline, over: {kl: [0, 1]}}]\n"
 AFTER_ANSWERS = {"answer_prompts": 1, "score_answers": 1, **WITHOUT_CONTROLS}
 ANSWERED = AFTER_ANSWERS | REPORT
-STAGES = "lever_pipe/experiment/stage_configs.py"
-OF_A_STAGE = '@identity_of("reward_groups")\n'
-STAGE_MORE = 'class FurtherConfig(Section):\n    """Identity of a stage that is added."""\n\n    shots: Counts\n\n\n'
+STAGE_MORE = (
+    "from lever_pipe.base.sections import Counts, Section\n\n\n"
+    'class FurtherConfig(Section):\n    """Configuration of a stage that is added."""\n\n    shots: Counts\n'
+)
 TRAIN_ANNOTATIONS = "mscoco_train2014_annotations.json"
 FIRST_RCE = "lever/preset~world/rce/seed~0/epoch~1/selector.safetensors"
 
@@ -72,7 +76,7 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
     ),
     "an on-policy loss retrains its own mode, the agents' surrogate no selector": (
         (
-            (f"{LOSSES}/grpo.py", ON_POLICY_LOSS, f"0 * {ON_POLICY_LOSS}"),
+            (f"{LOSSES}/on_policy.py", ON_POLICY_LOSS, f"0 * {ON_POLICY_LOSS}"),
             (f"{LOSSES}/tokens.py", ".clamp(max=LARGEST_PENALTY)", ".clamp(max=1.0)"),
         ),
         {
@@ -98,6 +102,100 @@ EDITS: dict[str, tuple[tuple[tuple[str, ...], ...], dict[str, int]]] = {
         {"emulate_selections": 1, "answer_prompts": 1, "score_emulation": 1, **FROM_EVIDENCE},  # the arm `head`
     ),
     "without emulation nothing is computed but the report": (((SMOKE, EMULATE, "emulate: null"),), FROM_EVIDENCE),
+    "a beta more and other cells score all": (
+        (
+            (SMOKE, "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
+            (SMOKE, "n_random_subsets: 3", "n_random_subsets: 4"),
+        ),
+        {"train_grpo_epoch": 2, "select_demonstrations": 2, **AFTER_ANSWERS, "score_answers": SCORED},
+    ),
+    "a sweep runs the jobs of its cell: the runs of a whole arm of selectors, and one of the agent": (
+        (
+            (SMOKE, "baselines: {", f"{RATE_SWEEP}baselines: {{"),
+            (SMOKE, "  arms:\n    -", f"{KL_SWEEP}  arms:\n    -"),
+        ),
+        {
+            **dict.fromkeys(("initialise_selector", "reward_groups", "answer_prompts", "score_answers"), 1),
+            "train_sft_epoch": SFT_EPOCHS,
+            "train_rce_epoch": RCE_EPOCHS,
+            "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
+            "train_on_policy_epoch": ON_POLICY_EPOCHS,
+            **EXTRA_OBJECTIVES,
+            "select_demonstrations": SEED_EVALUATED,
+            **dict.fromkeys(("train_agent", "evaluate_agent"), 1),
+            **AGENT_REPORT,
+            **WITHOUT_CONTROLS,
+        },
+    ),
+    "the offline loss retrains offline runs": (
+        ((f"{LOSSES}/grpo.py", OFFLINE_LOSS, f"0 * {OFFLINE_LOSS}"),),
+        K3_AND_BELOW,
+    ),
+    "another default of GRPO does not touch RCE": (
+        (("lever_pipe/experiment/grpo.py", "z_clamp: float = Field(3.0,", "z_clamp: float = Field(3.5,"),),
+        K3_AND_BELOW | {"measure_rewards": 1},
+    ),
+    "the metric rescores RL data and all below": (
+        (("lever_pipe/metrics/vqa_accuracy.py", "min(3, n_matches)", "min(2, n_matches)"),),
+        BELOW_RL_DATA
+        | {
+            "generate_rl_data": 2,
+            "merge_rl_data": 1,
+            "select_baseline": BASELINES,  # the oracle ranks by the metric
+            "answer_prompts": 3,
+            "score_answers": SCORED,
+            "measure_pools": 1,
+        },
+    ),
+    "the prompt answers everything again": (
+        (("lever_pipe/lvlms/qwen2_5_vl.py", 'BEGIN = "<|im_start|>', 'BEGIN = "<|im_start|>the '),),
+        BELOW_RL_DATA
+        | {
+            **dict.fromkeys(("generate_rl_data", "answer_prompts"), 2),
+            **dict.fromkeys(("merge_rl_data", "search_beams", "train_sft_epoch"), 1),
+            "answer_prompts": 3,
+            "score_answers": SCORED,
+            "select_demonstrations": SEED_EVALUATED,
+        },
+    ),
+    "another number of evaluated questions trains nothing": (
+        ((SMOKE, "n_eval: 40", "n_eval: 41"),),
+        {
+            **dict.fromkeys(("generate_world", "prepare_examples", "embed_examples", "sample_pools"), 1),
+            "select_demonstrations": SEED_EVALUATED,
+            "select_baseline": BASELINES,
+            "emulate_selections": ARMS,
+            "answer_prompts": 3,
+            "score_answers": SCORED,
+            "score_emulation": 1,
+            "measure_pools": 1,
+            **REPORT,
+        },
+    ),
+    "a seed more runs that seed": (
+        ((SMOKE, "seeds: [0]\n    rce", "seeds: [0, 1]\n    rce"),),
+        {
+            "initialise_selector": 1,
+            "train_sft_epoch": SFT_EPOCHS,
+            "train_rce_epoch": RCE_EPOCHS,
+            "train_grpo_epoch": GRPO_EPOCHS,
+            "answer_prompts": 1,
+            "score_answers": 1,
+            "select_demonstrations": SFT_EPOCHS + RCE_EPOCHS + GRPO_EPOCHS,
+            **WITHOUT_CONTROLS,
+        },
+    ),
+    "another reward trains its preset": (
+        (("config.yaml", "    rce:\n      learn", "    reward: {mode: soft_only}\n    rce:\n      learn"),),
+        {
+            "reward_groups": 1,
+            "measure_rewards": 1,
+            **EXTRA_OBJECTIVES,
+            "train_rce_epoch": RCE_EPOCHS,
+            **GRPO_AND_BELOW,
+            "select_demonstrations": SEED_EVALUATED - SFT_EPOCHS,
+        },
+    ),
     "title and language rebuild the page only": (
         ((SMOKE, 'report: {title: "Smoke run', 'report: {language: zh, title: "Another run'),),
         {"build_report": 1},
@@ -114,45 +212,6 @@ def test_an_edit_plans_exactly_its_jobs(
         for edit in edits:
             changes.enter_context(smoke.edited(*edit))
         assert smoke.planned() == expected
-
-
-def test_a_beta_more_and_other_cells_score_all(smoke: Project) -> None:
-    """A changed score is detected although its batch is answered again because of others."""
-    with (
-        smoke.edited("config/smoke.yaml", "kl_betas: [0, 0.15]", "kl_betas: [0, 0.15, 0.3]"),
-        smoke.edited("config/smoke.yaml", "n_random_subsets: 3", "n_random_subsets: 4"),
-    ):
-        assert smoke.planned()["score_answers"] == SCORED
-
-
-def test_a_sweep_runs_the_jobs_of_its_cell_only(smoke: Project) -> None:
-    """In each study one more value of the swept arm: the runs of a whole arm of selectors, and one of the agent."""
-    rate = "sweeps: [{name: rate, arm: world, over: {rce.learning_rate: [1.0e-4]}}]\n"
-    kl = "  sweeps: [{name: kl, arm: baseline, over: {kl: [0, 1]}}]\n"
-    with (
-        smoke.edited("config/smoke.yaml", "baselines: {", f"{rate}baselines: {{"),
-        smoke.edited("config/smoke.yaml", "  arms:\n    -", f"{kl}  arms:\n    -"),
-    ):
-        assert smoke.planned() == {
-            **dict.fromkeys(("initialise_selector", "reward_groups", "answer_prompts", "score_answers"), 1),
-            "train_sft_epoch": SFT_EPOCHS,
-            "train_rce_epoch": RCE_EPOCHS,
-            "train_grpo_epoch": GRPO_EPOCHS + LONG_ONLY,
-            "train_on_policy_epoch": ON_POLICY_EPOCHS,
-            **EXTRA_OBJECTIVES,
-            "select_demonstrations": SEED_EVALUATED,
-            **dict.fromkeys(("train_agent", "evaluate_agent"), 1),
-            **AGENT_REPORT,
-            **WITHOUT_CONTROLS,
-        }
-
-
-def test_the_offline_loss_retrains_no_on_policy_run(smoke: Project) -> None:
-    old = "mean_of_group_means(k3(log_ratio_BG), valid_BG)"
-    with smoke.edited("lever_pipe/losses/grpo.py", old, f"0 * {old}"):
-        planned = smoke.planned()
-    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
-    assert not planned.keys() & {"train_on_policy_epoch", "train_distil_epoch", "train_rce_epoch", "measure_rewards"}
 
 
 def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
@@ -174,10 +233,11 @@ def test_what_changes_no_number_reruns_nothing(smoke: Project) -> None:
         changes.enter_context(smoke.edited("config.yaml", "  published: {}", "  published: {train_share: 0.8}"))
         changes.enter_context(confirmed(smoke))
         changes.enter_context(smoke.edited("lever_pipe/losses/kl.py", "import torch\n", "# A remark.\nimport torch\n"))
-        changes.enter_context(smoke.edited(STAGES, OF_A_STAGE, STAGE_MORE + OF_A_STAGE))
-        changes.enter_context(
-            added(smoke.folder / "lever_pipe/lever/samplers/nearest.py", '"""A further sampler."""\n')
-        )
+        for name, text in (
+            ("lever/samplers/nearest.py", '"""A further sampler."""\n'),
+            ("experiment/further.py", STAGE_MORE),
+        ):
+            changes.enter_context(added(smoke.folder / "lever_pipe" / name, text))
         assert smoke.planned(*resources, "--config", "numerics=fastest", "forked_jobs=False") == {}
 
 
@@ -233,30 +293,6 @@ def test_other_pixels_and_raw_data_of_an_older_time_are_read_again(smoke: Projec
         planned = smoke.planned()
     assert planned["prepare_examples"] == 2
     assert "generate_world" not in planned
-
-
-def test_the_metric_rescores_rl_data_and_everything_below(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/metrics/vqa_accuracy.py", "min(3, n_matches)", "min(2, n_matches)"):
-        planned = smoke.planned()
-    assert planned == BELOW_RL_DATA | {
-        "generate_rl_data": 2,
-        "merge_rl_data": 1,
-        "select_baseline": BASELINES,  # the oracle ranks by the metric
-        "answer_prompts": 3,
-        "score_answers": SCORED,
-        "measure_pools": 1,
-    }
-
-
-def test_the_prompt_answers_everything_again(smoke: Project) -> None:
-    with smoke.edited("lever_pipe/lvlms/qwen2_5_vl.py", 'BEGIN = "<|im_start|>', 'BEGIN = "<|im_start|>the '):
-        planned = smoke.planned()
-    assert planned["generate_rl_data"] == 2
-    assert planned["answer_prompts"] == 3
-    assert planned["score_answers"] == SCORED
-    assert planned["train_rce_epoch"] == RCE_EPOCHS + EMULATED_RCE
-    assert planned["train_grpo_epoch"] == GRPO_EPOCHS + LONG_ONLY + EMULATED_GRPO
-    assert not planned.keys() & ABOVE_ANSWERS
 
 
 def test_one_study_alone_is_planned_without_the_other(smoke: Project) -> None:

@@ -59,7 +59,9 @@ rule measure_drift:
     input:
         train_embeddings=f"{LEVER}/embeddings/train.safetensors",
         eval_embeddings=f"{LEVER}/embeddings/eval.safetensors",
-        selectors=expand(join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *policies.starts(EXPERIMENT)]),
+        selectors=expand(
+            join(LEVER, "{policy}/selector.safetensors"), policy=[*SELECTING, *policies.starts(EXPERIMENT)]
+        ),
         eval_pools=f"{LEVER}/pools/eval.jsonl",
     output:
         parameters=f"{TABLES}/parameters.csv",

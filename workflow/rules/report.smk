@@ -1,5 +1,10 @@
 EMULATED_TABLES = ["scores", "prompts", "training"] if EMULATE else []
-IS_WORLD = EXPERIMENT.data.source == "world"
+CONTROLS = [f"{LEVER}/controls/controls.csv"] if EXPERIMENT.data.source == "world" else []
+EVIDENCE_TABLES = (
+    *("intervals", "comparisons", "scores", "arms", "training", "arms_training"),
+    *("parameters", "costs", "selections", "copying"),
+)
+EVIDENCE_OF_AGENTS = ("endpoints", "comparisons", "curves", "runs")
 CHINESE = shipped("resources/locale/zh/LC_MESSAGES/report.po")
 TEMPLATES = shipped("lever_pipe/report/templates")
 
@@ -39,24 +44,18 @@ rule collect_evidence:
     input:
         reference=shipped("resources/reference/lever-plus-published.csv"),
         reference_intention=shipped("resources/reference/userrl-published.csv"),
-        intervals=of_study("lever", f"{TABLES}/intervals.csv"),
-        comparisons=of_study("lever", f"{TABLES}/comparisons.csv"),
-        scores=of_study("lever", f"{TABLES}/scores.csv", f"{TABLES}/arms.csv"),
-        training=of_study("lever", f"{TABLES}/training.csv", f"{TABLES}/arms_training.csv"),
-        parameters=of_study("lever", f"{TABLES}/parameters.csv"),
-        costs=of_study("lever", f"{TABLES}/costs.csv"),
-        selections=of_study("lever", f"{TABLES}/selections.csv"),
-        copying=of_study("lever", f"{TABLES}/copying.csv", *([f"{LEVER}/controls/controls.csv"] if IS_WORLD else [])),
-        rl_data=of_study("lever", f"{TABLES}/rl_data.csv"),
-        pools=of_study("lever", f"{LEVER}/pools/bound.json"),
-        examples=of_study("lever", f"{LEVER}/examples/train.summary.json", f"{LEVER}/examples/eval.summary.json"),
-        scoring=of_study("lever", f"{TABLES}/scoring.json"),
-        emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
-        endpoints=of_study("intention", f"{AGENT_TABLES}/endpoints.csv"),
-        arm_comparisons=of_study("intention", f"{AGENT_TABLES}/comparisons.csv"),
-        curves=of_study("intention", f"{AGENT_TABLES}/curves.csv"),
-        runs=of_study("intention", f"{AGENT_TABLES}/runs.csv"),
+        tables=of_study("lever", *expand(join(TABLES, "{name}.csv"), name=EVIDENCE_TABLES), *CONTROLS),
+        agent_tables=of_study("intention", *expand(join(AGENT_TABLES, "{name}.csv"), name=EVIDENCE_OF_AGENTS)),
+        facts=of_study(
+            "lever",
+            f"{TABLES}/rl_data.csv",
+            f"{LEVER}/pools/bound.json",
+            f"{LEVER}/examples/train.summary.json",
+            f"{LEVER}/examples/eval.summary.json",
+            f"{TABLES}/scoring.json",
+        ),
         tasks=of_study("intention", f"{AGENTS}/tasks/summary.json"),
+        emulated=expand(join(EMULATION, "{name}.csv"), name=EMULATED_TABLES),
     output:
         evidence=EVIDENCE,
         manifest=f"{RESULTS}/evidence.run.json",

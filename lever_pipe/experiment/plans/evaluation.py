@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lever_pipe.base.policy_names import PolicyName
-from lever_pipe.base.records import PolicyRef
 from lever_pipe.experiment.collected import (
     CollectLineageConfig,
     CollectResultsConfig,
@@ -59,8 +58,7 @@ def answer_prompts(experiment: Experiment, _: Wildcards) -> AnswerPromptsConfig:
 
 
 def score_answers(experiment: Experiment, wildcards: Wildcards) -> ScoreAnswersConfig:
-    refs = [PolicyRef.of(name) for name in policies_of_batch(experiment, wildcards)]
-    return ScoreAnswersConfig.of(experiment.evaluation, policies=refs)
+    return ScoreAnswersConfig.of(experiment.evaluation, policies=policies_of_batch(experiment, wildcards))
 
 
 def collect_results(experiment: Experiment, _: Wildcards) -> CollectResultsConfig:

@@ -13,10 +13,11 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.base.seeding import ambient_stream, torch_generator
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, read_table
-from lever_pipe.lever.selector.network import PointerSelector, architecture_of, load_selector, save_selector
+from lever_pipe.lever.selector.network import architecture_of, load_selector, save_selector
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups
 from lever_pipe.lever.training.loop import Updates, validation_loss
 
@@ -64,6 +65,8 @@ class SelectorEpoch:
     trained.
 
     Attributes:
+        objective: of the epoch; names its random streams and the state of its optimiser.
+        number: of the epoch.
         updates: takes the epoch's steps.
         kl_beta: the weight of the penalty after the previous epoch; None at the first epoch of an objective.
     """
@@ -76,10 +79,14 @@ class SelectorEpoch:
         objective: str,
         device: torch.device,
     ) -> None:
-        self._files, self._config, self._objective, self._device = files, config, objective, device
+        self.files = files
+        self.objective = objective
+        self.seed = config.seed
+        self.number = config.epoch
         inputs = config.selector.inputs
         self.data = read_training_inputs(files.groups, files.embeddings, device, config.train_share, inputs)
-        self.module = self._load(files.start)
+        architecture = architecture_of(config.selector, self.data.table.width)
+        self.module = load_selector(files.start, architecture).to(device)
         # Frozen before the optimiser is built, which stores moments of trainable parameters only.
         if getattr(settings, "freeze_projections", False):
             self.module.freeze_projections()
@@ -87,36 +94,40 @@ class SelectorEpoch:
         self.kl_beta = resume_optimiser(files.start_optimiser, adam, stage=objective)
         self.updates = Updates(self.module, adam, max_gradient_norm=config.max_gradient_norm)
 
-    def anchor(self, reference: Path) -> FrozenSelector:
-        """Return the reference policy of the KL penalty."""
-        return FrozenSelector(self._load(reference), self.data.table)
 
-    @contextmanager
-    def streams(self) -> Iterator[torch.Generator]:
-        """Set the epoch's stream for dropout and yield the stream of its order; both depend on the objective's name."""
-        objective, config = self._objective, self._config
-        with ambient_stream(config.seed, f"{objective} dropout", config.epoch):
-            yield torch_generator(config.seed, objective, config.epoch)
+def anchor(epoch: SelectorEpoch, reference: Path) -> FrozenSelector:
+    """Return the reference policy of the KL penalty."""
+    table = epoch.data.table
+    return FrozenSelector(load_selector(reference, epoch.module.architecture).to(table.vectors.device), table)
 
-    def finish(
-        self, policy: PolicyRef, *, temperature: float = 1.0, kl_beta: float = 0.0, more: Mapping[str, float] = {}
-    ) -> EpochMetrics:
-        """Write the epoch's three files and return the metrics of its steps, followed by `more`.
 
-        `temperature` is the one of `validation_loss`; `kl_beta` is the weight of the penalty for the next epoch.
-        """
-        objective, epoch = self._objective, self._config.epoch
-        held_out = validation_loss(self.module, self.data.table, self.data.validation, temperature=temperature)
-        values = self.updates.means() | {"val_loss": held_out, **more}
-        save_selector(self._files.selector, self.module, stage=objective, epoch=epoch)
-        adam = self.updates.optimiser
-        save_optimiser(self._files.optimiser, adam, stage=objective, epoch=epoch, kl_beta=kl_beta)
-        row = EpochMetrics(policy=policy, values=values)
-        storage.write_row(self._files.metrics, row)
-        return row
+@contextmanager
+def streams(epoch: SelectorEpoch) -> Iterator[torch.Generator]:
+    """Set the epoch's stream for dropout and yield the stream of its order; both depend on the objective's name."""
+    with ambient_stream(epoch.seed, f"{epoch.objective} dropout", epoch.number):
+        yield torch_generator(epoch.seed, epoch.objective, epoch.number)
 
-    def _load(self, path: Path) -> PointerSelector:
-        return load_selector(path, architecture_of(self._config.selector, self.data.table.width)).to(self._device)
+
+def save_epoch(
+    epoch: SelectorEpoch,
+    policy: PolicyName,
+    *,
+    temperature: float = 1.0,
+    kl_beta: float = 0.0,
+    more: Mapping[str, float] = {},
+) -> EpochMetrics:
+    """Write the epoch's three files and return the metrics of its steps, followed by `more`.
+
+    `temperature` is the one of `validation_loss`; `kl_beta` is the weight of the penalty for the next epoch.
+    """
+    files, objective, number = epoch.files, epoch.objective, epoch.number
+    held_out = validation_loss(epoch.module, epoch.data.table, epoch.data.validation, temperature=temperature)
+    values = epoch.updates.means() | {"val_loss": held_out, **more}
+    save_selector(files.selector, epoch.module, stage=objective, epoch=number)
+    save_optimiser(files.optimiser, epoch.updates.optimiser, stage=objective, epoch=number, kl_beta=kl_beta)
+    row = EpochMetrics(policy=policy, values=values)
+    storage.write_row(files.metrics, row)
+    return row
 
 
 def save_optimiser(path: Path, optimiser: AdamW, *, stage: str, epoch: int, kl_beta: float) -> None:

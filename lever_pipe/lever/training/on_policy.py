@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lever_pipe.base.records import Example, ExampleId, KlForm, Normalisation, PoolPosition, Proposal
+from lever_pipe.base.records import Example, ExampleId, Normalisation, PoolPosition, Proposal
 from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.experiment.reward import Reward
 from lever_pipe.lever.rewards import reward_function
@@ -55,32 +55,43 @@ class BatchResult(NamedTuple):
     sampled: SampledSelections
 
 
+class EpochSettings(NamedTuple):
+    """The settings of an epoch."""
+
+    of_preset: OnPolicy
+    epoch: int
+    kl_beta: float
+    """Weight of the divergence from the reference."""
+    clips: bool = True
+    """Whether the ratio is clipped; REINFORCE does not clip it."""
+
+    @property
+    def clip_epsilon(self) -> float | None:
+        """Return the bound on the ratio's distance from 1; None without one."""
+        return self.of_preset.clip_epsilon if self.clips else None
+
+
 def on_policy_epoch(
     updates: Updates,
     reference: FrozenSelector,
     table: EmbeddingTable,
     groups: Groups,
     score_selections: ScoreFunction,
-    settings: OnPolicy,
-    *,
-    epoch: int,
-    kl_beta: float,
-    clips: bool,
+    given: EpochSettings,
     generator: torch.Generator,
 ) -> Iterator[BatchResult]:
     """Sample batch by batch, take `settings.updates` steps on each, and yield the metrics of its first step.
 
     The policy of the preceding steps samples a batch. The stream of random numbers does not depend on the training:
     runs of several betas share their noise and, as long as their policies agree, their prompts. Of `groups` only the
-    queries and pools are used, not the stored selections; `kl_beta` weighs the divergence from the reference;
-    REINFORCE does not clip the ratio.
+    queries and pools are used, not the stored selections.
     """
+    settings = given.of_preset
     order = batches(len(groups), settings.batch_queries, generator, most=settings.queries)
     final = settings.learning_rate * settings.final_learning_rate_share
-    clip_epsilon = settings.clip_epsilon if clips else None
     policy, prompts = updates.module, set[PromptIds]()
     for number, rows in enumerate(order):
-        progress = progress_of(epoch, number, len(order), settings.horizon_epochs)
+        progress = progress_of(given.epoch, number, len(order), settings.horizon_epochs)
         updates.optimiser.learning_rate = cosine(settings.learning_rate, final, progress)
         queries, first = groups.take(rows.to(groups.queries.device)), number * settings.batch_queries
         sampled = draw_groups(policy, table, queries, score_selections, settings, generator, first=first)
@@ -89,17 +100,7 @@ def on_policy_epoch(
         batch, scores, advantages = sampled.groups, sampled.scores, advantages_of(sampled.groups, settings)
         anchor = reference.scores(batch, may_stop=True)
         for update in range(settings.updates):
-            step = on_policy_step(
-                batch,
-                sampled,
-                advantages,
-                scores,
-                anchor,
-                kl_beta=kl_beta,
-                clip_epsilon=clip_epsilon,
-                clip_high=settings.clip_high,
-                kl_form=settings.kl_form,
-            )
+            step = on_policy_step(sampled, advantages, scores, anchor, given)
             updates.take(step, len(batch))
             if update == 0:
                 yield BatchResult(number, len(prompts), step.values, sampled)
@@ -193,18 +194,10 @@ def advantages_of(groups: Groups, settings: OnPolicy) -> Tensor:
 
 
 def on_policy_step(
-    batch: Groups,
-    sampled: SampledSelections,
-    advantages: Tensor,
-    scores: Tensor,
-    anchor: Tensor,
-    *,
-    kl_beta: float,
-    clip_epsilon: float | None,
-    clip_high: float | None = None,
-    kl_form: Literal["exact", KlForm] = "exact",
+    sampled: SampledSelections, advantages: Tensor, scores: Tensor, anchor: Tensor, given: EpochSettings
 ) -> Step:
     """Return the loss of a sampled batch and its metrics, given the logits of policy and reference."""
+    batch, settings, clip_epsilon = sampled.groups, given.of_preset, given.clip_epsilon
     stops = scores.shape[-1] > batch.pools.shape[1]
     # Mask the logits of policy and reference after a selection's end, so that these steps add no divergence.
     met = sampled.taken[..., None]
@@ -213,12 +206,14 @@ def on_policy_step(
         for all_steps in (step_logits(scores, batch.selections), step_logits(anchor, batch.selections))
     )
     log_probs = masked(step_log_probs(scores, batch.selections), sampled.taken).sum(dim=-1)
-    if kl_form == "exact":
+    if settings.kl_form == "exact":
         divergences = selection_divergence(logits, anchor_logits)
     else:
         anchored = masked(step_log_probs(anchor, batch.selections), sampled.taken).sum(dim=-1)
         draws = (log_probs, sampled.log_probs, anchored, batch.valid)
-        divergences = divergence_of_draws(*draws, form=kl_form, clip_epsilon=clip_epsilon, clip_high=clip_high)
+        divergences = divergence_of_draws(
+            *draws, form=settings.kl_form, clip_epsilon=clip_epsilon, clip_high=settings.clip_high
+        )
     terms = on_policy_terms(
         log_probs_BG=log_probs,
         behaviour_log_probs_BG=sampled.log_probs,
@@ -226,14 +221,14 @@ def on_policy_step(
         divergences_BG=divergences,
         valid_BG=batch.valid,
         clip_epsilon=clip_epsilon,
-        clip_high=clip_high,
-        kl_beta=kl_beta,
+        clip_high=settings.clip_high,
+        kl_beta=given.kl_beta,
     )
     per_step = kl_policy_to_reference(logits.detach(), anchor_logits)
     return Step(
         terms.total,
         {
-            **logged(terms, kl_beta),
+            **logged(terms, given.kl_beta),
             "kl_exact": float(per_step[sampled.taken].mean()),
             "entropy": float(policy_entropy(scores.detach())),
             "reward": float(batch.rewards.mean()),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lever_pipe.base.policy_names import PolicyName, beta_text
+from lever_pipe.base.policy_names import beta_text
 from lever_pipe.base.records import EpochMetrics
 
 REQUESTED = "lvlm_prompts"
@@ -54,15 +54,14 @@ def cost_rows(metrics: Iterable[EpochMetrics], rl_prompts: Mapping[str, int]) ->
         metrics: of every epoch of every run.
         rl_prompts: prompts of each preset's RL data.
     """
-    rows = [row for row in metrics if row.policy.stage != "sft"]
-    names = [PolicyName.parse(row.policy.name) for row in rows]
-    by_epoch = {name: int(row.values.get(REQUESTED, 0)) for name, row in zip(names, rows, strict=True)}
+    rows = [row for row in metrics if row.policy.kind != "sft"]
+    by_epoch = {row.policy: int(row.values.get(REQUESTED, 0)) for row in rows}
     costs = []
-    for name, row in zip(names, rows, strict=True):
+    for row in rows:
+        name = row.policy
         prompts = sum(by_epoch.get(name.at(epoch), 0) for epoch in range(1, (name.epoch or 0) + 1))
         shared = rl_prompts[name.preset]
         beta = "" if name.beta is None else beta_text(name.beta)
-        policy = row.policy
-        numbers = (policy.base_rce_epoch, beta, policy.seed, policy.epoch, shared, prompts, shared + prompts)
-        costs.append(CostRow(policy.stage, policy.mode, *numbers, policy.preset))
+        numbers = (name.base, beta, name.seed, name.epoch, shared, prompts, shared + prompts)
+        costs.append(CostRow(name.phase, name.mode, *numbers, name.preset))
     return costs

@@ -20,10 +20,10 @@ from typing import Any
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from lever_pipe.base import contents, numerics, provenance, storage
-from lever_pipe.base.artefacts import MANIFEST, absolute
+from lever_pipe.base.artefacts import MANIFEST, Call, absolute
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.errors import LeverPipeError, counted
-from lever_pipe.experiment.manifests import files_of, flat
+from lever_pipe.experiment.manifests import flat
 from lever_pipe.runtime import ownership
 from lever_pipe.runtime.reruns import check
 from lever_pipe.runtime.slurm import squeue
@@ -84,55 +84,55 @@ class Skipping:
             is_known = not (job.is_group() or running.intersection(dag.dependencies[job]) or is_wanted(job))
             if not is_known or not has_manifest(job):
                 running.add(job)
-            elif check.is_complete(call_of(job), digests):
+            elif check.is_complete(call := call_of(job), digests):
                 skipped[job] = UNCHANGED
+            elif self._store and (key := _key_of(job, call, digests)) and (work := self._find(key, call)):
+                digests.note(call, work)
+                skipped[job] = STORED
             else:
-                key, _, outputs = self._key_of(job, digests)
-                work = self._store.find(key, outputs, versions=self._versions) if self._store and key else None
-                if work is None:
-                    running.add(job)
-                else:
-                    digests.note(job, work)
-                    skipped[job] = STORED
+                running.add(job)
         emit_plan(planned, skipped)
         if skipped:
             counts = sorted(Counter(skipped.values()).items(), reverse=True)
             log.warning(f"Of the jobs below, {' and '.join(FORESEEN[why].format(n) for why, n in counts)}.")
         return skipped
 
-    def _key_of(self, job: Job, digests: Digests) -> tuple[str, dict[str, Path], dict[str, Path]]:
-        """Return the key of a job's work, its inputs and its outputs; the key is empty if an input is missing."""
-        call = call_of(job)
-        inputs, outputs = flat(call.inputs), flat(call.outputs)
-        try:
-            digests_of = {name: digests.of(path) for name, path in inputs.items()}
-        except (LeverPipeError, OSError):
-            return "", inputs, outputs
-        return key_of(job.rule.name, str(job.params.spec), digests_of), inputs, outputs
-
     def summary(self) -> str:
         """Return a sentence for each kind of skipped job; empty if every job ran."""
         return " ".join(SKIPPED[why].format(counted(n, "job")) for why, n in sorted(self.skipped.items(), reverse=True))
 
+    def _find(self, key: str, call: Call) -> Work | None:
+        return self._store.find(key, flat(call.outputs), versions=self._versions) if self._store else None
+
     def _skip_reason(self, job: Job) -> str:
-        manifest = Path(job.output[MANIFEST])
-        if check.is_complete(call_of(job), self._digests):
+        call = call_of(job)
+        if check.is_complete(call, self._digests):
             _let_stand(job)
             return UNCHANGED
         # A job of a killed run may still write the outputs.
-        if self._store is None or ownership.owner_of(manifest) is not None:
+        if self._store is None or ownership.owner_of(call.manifest) is not None:
             return ""
-        key, inputs, outputs = self._key_of(job, self._digests)
+        if not (key := _key_of(job, call, self._digests)):
+            return ""
         # First, because a crash between the two steps must not leave a valid manifest next to other outputs.
-        manifest.unlink(missing_ok=True)
-        manifest_row = self._store.restore(key, outputs, versions=self._versions)
-        if manifest_row is None:
+        call.manifest.unlink(missing_ok=True)
+        outputs = flat(call.outputs)
+        row = self._store.restore(key, outputs, versions=self._versions)
+        if row is None:
             return ""
         for log_file in job.log:
             Path(log_file).unlink(missing_ok=True)  # it belongs to the replaced outputs
-        paths = {name: str(path) for name, path in {**inputs, **outputs, MANIFEST: manifest}.items()}
-        storage.write_row(manifest, manifest_row.model_copy(update={"paths": paths}))
+        paths = {name: str(path) for name, path in {**flat(call.inputs), **outputs, MANIFEST: call.manifest}.items()}
+        storage.write_row(call.manifest, row.model_copy(update={"paths": paths}))
         return STORED
+
+
+def _key_of(job: Job, call: Call, digests: Digests) -> str:
+    """Return the key of a job's work in the store; empty if an input is missing."""
+    try:
+        return key_of(call.stage, str(job.params.spec), {n: digests.of(path) for n, path in flat(call.inputs).items()})
+    except (LeverPipeError, OSError):
+        return ""
 
 
 def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> bool:
@@ -144,7 +144,7 @@ def completed_by_another_job(job: Job, *, sleep: Callable[[float], None] = time.
     """
     if job.is_group() or not has_manifest(job):
         return False
-    manifest = Path(job.output[MANIFEST])
+    manifest = call_of(job).manifest
     owner = ownership.owner_of(manifest)
     if owner is not None and not (owner.job and owner.job == os.environ.get("SLURM_JOB_ID")):
         log.warning(f"{manifest.parent} is being made by another job: {owner}; waiting")
@@ -206,12 +206,10 @@ class _Foreseen(Digests):
                 return whole if name == location else self._now.of(stored / os.path.relpath(name, location))
         return self._now.of(path)
 
-    def note(self, job: Job, work: Work) -> None:
+    def note(self, call: Call, work: Work) -> None:
         """Record path in the store and digest of a planned job's outputs; its manifest's content stays unknown."""
-        for name, path in flat(files_of(job.output)).items():
-            self._later[absolute(path)] = (
-                (work.outputs[name], work.manifest.outputs[name]) if name != MANIFEST else None
-            )
+        stored = {absolute(path): (work.outputs[n], work.manifest.outputs[n]) for n, path in flat(call.outputs).items()}
+        self._later |= {**stored, absolute(call.manifest): None}
 
 
 def _let_stand(job: Job) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.policy_names import EMULATION, TRAINED, PolicyName, group_of
-from lever_pipe.base.records import PolicyRef
+from lever_pipe.base.records import EpochMetrics
 
 counts = st.integers(0, 10**6)
 seeds = st.none() | counts
@@ -108,13 +109,15 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         PolicyName.parse(text)
 
 
-def test_the_fields_of_a_row_are_those_of_the_name() -> None:
-    assert PolicyRef.of("preset~p/on_policy/base~5/beta~0.1/seed~0/epoch~1").model_dump() == {
+def test_a_row_has_the_parts_of_its_name_and_refuses_others() -> None:
+    row = EpochMetrics(policy="preset~p/on_policy/base~5/beta~0.1/seed~0/epoch~1", values={})
+    assert row.model_dump()["policy"] == {
         "name": "preset~p/on_policy/base~5/beta~0.1/seed~0/epoch~1", "stage": "grpo", "mode": "on_policy",
         "preset": "p", "base_rce_epoch": 5, "kl_beta": 0.1, "seed": 0, "epoch": 1,
     }  # fmt: skip
-    assert PolicyRef.of("preset~p/init/seed~3").model_dump(exclude_defaults=True) == {
-        "name": "preset~p/init/seed~3", "stage": "init", "preset": "p", "seed": 3,
-    }  # fmt: skip
-    emulated = PolicyRef.of("emulation/none/base~2/seed~0/untouched~1", preset="p")
-    assert (emulated.stage, emulated.mode, emulated.preset, emulated.epoch) == ("grpo", "", "p", 1)
+    emulated = PolicyName(kind="emulation", preset="p", variant="none", base=2, seed=0, epoch=1, is_untouched=True)
+    for policy in (row.policy, PolicyName(kind="init", preset="p", seed=3), emulated):
+        written = EpochMetrics(policy=policy, values={})
+        assert EpochMetrics.model_validate_json(written.model_dump_json()).policy == policy
+    with pytest.raises(ValidationError):
+        EpochMetrics(policy=row.model_dump()["policy"] | {"seed": 1}, values={})

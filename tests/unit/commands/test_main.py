@@ -35,7 +35,7 @@ def test_a_stage_runs_as_the_workflow_calls_it(tmp_path: Path, wrap: bool) -> No
     spec = json.dumps({"code": "x", "config": json.loads(SPEC)}) if wrap else SPEC
     assert main(["initialise_selector", *words(tmp_path), "--spec", spec]) == 0
     row = storage.read_row(tmp_path / "metrics", EpochMetrics)
-    assert row.policy.name == "preset~p/init/seed~3"
+    assert str(row.policy) == "preset~p/init/seed~3"
     assert all((tmp_path / name).exists() for name in FILES)
 
 

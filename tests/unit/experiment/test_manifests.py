@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lever_pipe.base import contents, numerics, storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.base.records import Manifest
-from lever_pipe.experiment import execution
+from lever_pipe.experiment import execution, manifests
 from lever_pipe.experiment.collected import InputsAlone
 from lever_pipe.experiment.job_runtime import Runtime
 from lever_pipe.experiment.manifests import carry_out, files_of_manifest, start_model
@@ -125,3 +126,29 @@ def test_a_process_has_its_threads_and_deterministic_kernels() -> None:
     assert torch.get_num_threads() == 2
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_the_commit_and_whether_tracked_files_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert manifests.commit_of(tmp_path) == ("unknown", False)
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(["git", *identity, "-C", tmp_path, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "first")
+    head = git("rev-parse", "HEAD")
+    assert manifests.commit_of(tmp_path) == (head, False)
+    (tmp_path / "untracked").write_text("1")
+    assert manifests.commit_of(tmp_path) == (head, False)
+    (tmp_path / "a").write_text("2")
+    assert manifests.commit_of(tmp_path) == (head, True)
+
+    def too_slow(*_: object) -> str:
+        raise subprocess.TimeoutExpired("git", 20)
+
+    monkeypatch.setattr(manifests, "_git", too_slow)
+    assert manifests.commit_of(tmp_path) == ("unknown", False)

@@ -31,7 +31,7 @@ from lever_pipe.lever.selector.network import Architecture, Encoded, PointerSele
 from lever_pipe.lever.training.distil import distil_epoch
 from lever_pipe.lever.training.grpo import grpo_epoch, grpo_step, reference_log_probs
 from lever_pipe.lever.training.loop import Updates, validation_loss
-from lever_pipe.lever.training.on_policy import ScoredSelection, draw_groups, on_policy_epoch
+from lever_pipe.lever.training.on_policy import EpochSettings, ScoredSelection, draw_groups, on_policy_epoch
 from lever_pipe.lever.training.supervised import rce_epoch
 from lever_pipe.losses.sequence import MASKED_SCORE, selection_log_probs, step_log_probs
 from lever_pipe.lvlms.asking.prompts import PromptIds
@@ -275,8 +275,8 @@ def test_every_objective_trains_it(network: str, head: str) -> None:
         lambda of: distil_epoch(of, table(), batch, targets, Distil(batch_queries=3), torch_generator(0)),
         lambda of: list(
             on_policy_epoch(
-                of, reference, table(), batch, Scorer(), sampled,
-                epoch=1, kl_beta=0.1, clips=True, generator=torch_generator(1),
+                of, reference, table(), batch, Scorer(),
+                EpochSettings(sampled, 1, 0.1), torch_generator(1),
             )
         ),
     )  # fmt: skip
@@ -443,8 +443,8 @@ def test_it_learns_to_stop_where_more_costs_more_than_it_gives(needed: int) -> N
         updates = Updates(module, adam, max_gradient_norm=1.0)
         list(
             on_policy_epoch(
-                updates, reference, table(), batch, scorer, settings,
-                epoch=epoch, kl_beta=0.0, clips=True, generator=torch_generator(1, epoch),
+                updates, reference, table(), batch, scorer,
+                EpochSettings(settings, epoch, 0.0), torch_generator(1, epoch),
             )
         )  # fmt: skip
         lengths.append(updates.means()["shots"])

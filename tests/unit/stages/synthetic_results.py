@@ -23,7 +23,6 @@ from lever_pipe.base.policy_names import PolicyName, beta_text, group_of
 from lever_pipe.base.records import (
     Cell,
     EpochMetrics,
-    PolicyRef,
     RewardTies,
     StepMetrics,
     SubsetScore,
@@ -100,7 +99,7 @@ def grpo_values(beta: float, epoch: int, seed: int) -> dict[str, float]:
     }
 
 
-def cell(policy: PolicyRef, accuracy: float, samples: int, shots: int, subsets: int) -> Cell:
+def cell(policy: PolicyName, accuracy: float, samples: int, shots: int, subsets: int) -> Cell:
     """Random subset i is i points above the prefix."""
     prompts = samples - shots
     rows = [SubsetScore(subset="prefix", accuracy=accuracy, n_questions=samples, n_distinct_prompts=prompts)]
@@ -111,9 +110,9 @@ def cell(policy: PolicyRef, accuracy: float, samples: int, shots: int, subsets: 
     return Cell(policy=policy, samples=samples, shots=shots, subsets=tuple(rows))
 
 
-def policies(size: Size, preset: str) -> list[PolicyRef]:
+def policies(size: Size, preset: str) -> list[PolicyName]:
     rce = [
-        PolicyRef(name=f"preset~{preset}/rce/seed~{s}/epoch~{e}", stage="rce", preset=preset, seed=s, epoch=e)
+        PolicyName(kind="rce", preset=preset, seed=s, epoch=e)
         for s in size.seeds
         for e in range(1, size.rce_epochs + 1)
     ]
@@ -122,40 +121,31 @@ def policies(size: Size, preset: str) -> list[PolicyRef]:
     ]
 
 
-def on_policy_policies(size: Size) -> list[PolicyRef]:
+def on_policy_policies(size: Size) -> list[PolicyName]:
     """Return the epochs of on-policy GRPO and of the extra objectives; none without a beta."""
     runs = [f"on_policy/base~5/beta~{beta_text(beta)}" for beta in size.on_policy_betas]
     runs += ["reinforce/base~5/beta~0", "distil/base~5"] if runs else []
     epochs = range(1, size.on_policy_epochs + 1)
-    return [PolicyRef.of(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
+    return [PolicyName.parse(f"preset~main/{run}/seed~0/epoch~{e}") for run in runs for e in epochs]
 
 
-def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyRef:
-    return PolicyRef(
-        name=f"preset~{preset}/grpo/base~5/beta~{beta:g}/seed~{seed}/epoch~{epoch}",
-        stage="grpo",
-        mode="offline",
-        preset=preset,
-        base_rce_epoch=5,
-        kl_beta=beta,
-        seed=seed,
-        epoch=epoch,
-    )
+def grpo_policy(preset: str, beta: float, seed: int, epoch: int) -> PolicyName:
+    return PolicyName(kind="grpo", preset=preset, base=5, beta=beta, seed=seed, epoch=epoch)
 
 
-def accuracy_of(policy: PolicyRef, samples: int, shots: int) -> float:
+def accuracy_of(policy: PolicyName, samples: int, shots: int) -> float:
     seed, epoch = policy.seed or 0, policy.epoch or 0
-    if policy.mode == "on_policy" or policy.stage == "distil":
+    if policy.mode == "on_policy" or policy.kind == "distil":
         return ON_POLICY_VALUE
-    if policy.kl_beta is None:
+    if policy.beta is None:
         return 35 + epoch + 0.25 * shots + (seed - 1) - math.log2(samples / 100)
-    return grpo_accuracy(policy.kl_beta, epoch, samples, shots) + (seed - 1)
+    return grpo_accuracy(policy.beta, epoch, samples, shots) + (seed - 1)
 
 
 def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     """Write cells, metrics and summary as the earlier stages would; return the stage's inputs."""
-    refs = [PolicyRef(name=f"baseline/{name}", stage="baseline") for name in BASELINES]
-    values = {ref.name: BASELINES[ref.name.removeprefix("baseline/")] for ref in refs}
+    refs = [PolicyName.parse(f"baseline/{name}") for name in BASELINES]
+    values = {ref: BASELINES[str(ref).removeprefix("baseline/")] for ref in refs}
     for preset in ("main", *size.arms):
         refs += policies(size, preset)
     refs += on_policy_policies(size)
@@ -163,14 +153,14 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     for index, ref in enumerate(reversed(refs)):  # the stage must not depend on the order of its files
         path = folder / "cells" / f"{index}.jsonl"
         rows = [
-            cell(ref, values.get(ref.name, accuracy_of(ref, n, k)), n, k, size.subsets)
+            cell(ref, values.get(ref, accuracy_of(ref, n, k)), n, k, size.subsets)
             for n in size.samples
             for k in size.shots
         ]
         storage.write_rows(path, rows)
         cells.append(path)
     metrics = [_write_metrics(folder, index, row) for index, row in enumerate(_metrics(size))]
-    sampled = [ref for ref in on_policy_policies(size) if PolicyName.parse(ref.name).mode == "on_policy"]
+    sampled = [ref for ref in on_policy_policies(size) if ref.mode == "on_policy"]
     steps = [write_steps(folder / "steps" / f"{index}.jsonl", ref) for index, ref in enumerate(reversed(sampled))]
     storage.write_json(folder / "summary.json", RL_SUMMARY)
     storage.write_rows(folder / "ties.jsonl", [TIES])
@@ -182,7 +172,7 @@ def write_raw(folder: Path, size: Size) -> dict[str, tuple[Path, ...] | Path]:
     return {"cells": tuple(cells), "metrics": tuple(metrics), "steps": tuple(steps), **files}
 
 
-def write_steps(path: Path, ref: PolicyRef) -> Path:
+def write_steps(path: Path, ref: PolicyName) -> Path:
     rows = [
         StepMetrics(policy=ref, step=i, prompts=10 * (i + 1) + (ref.epoch or 0), values={"reward": ref.epoch + 0.1 * i})
         for i in range(N_STEPS)
@@ -195,12 +185,12 @@ def _metrics(size: Size) -> list[EpochMetrics]:
     rows = []
     for preset in ("main", *size.arms):
         for ref in policies(size, preset):
-            if ref.stage == "rce":
+            if ref.kind == "rce":
                 losses = {"loss": 9.0 - 0.1 * (ref.epoch or 0), "val_loss": 8.5 - 0.1 * (ref.epoch or 0)}
                 rows.append(EpochMetrics(policy=ref, values=losses))
             else:
                 rows.append(
-                    EpochMetrics(policy=ref, values=grpo_values(ref.kl_beta or 0.0, ref.epoch or 0, ref.seed or 0))
+                    EpochMetrics(policy=ref, values=grpo_values(ref.beta or 0.0, ref.epoch or 0, ref.seed or 0))
                 )
     for beta in size.long_betas:  # the long run continues from the end of the short one of seed 0
         for epoch in range(size.epochs + 1, size.long_epochs + 1):
@@ -302,12 +292,12 @@ def _comparisons(size: Size, accuracy: dict[tuple[str, int, str], float]) -> lis
     return rows
 
 
-def write_facts(folder: Path) -> dict[str, Path]:
+def write_facts(folder: Path) -> list[Path]:
     """Write the earlier stages' summaries of data and pools; return the files."""
     contents = {
-        "examples_summary": {"eval_questions": 800, "train_questions": 2000},
-        "pool_bound": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
+        folder / "eval.summary.json": {"eval_questions": 800, "train_questions": 2000},
+        folder / "bound.json": {"best_answer": 86.2625, "exact_demonstration": 73.75, "queries": 800.0},
     }
-    for name, content in contents.items():
-        storage.write_json(folder / f"{name}.json", content)
-    return {name: folder / f"{name}.json" for name in contents}
+    for path, content in contents.items():
+        storage.write_json(path, content)
+    return list(contents)

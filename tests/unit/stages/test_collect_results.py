@@ -9,7 +9,7 @@ import pytest
 import synthetic_results as synthetic
 
 from lever_pipe.base import storage
-from lever_pipe.base.records import EpochMetrics, PolicyRef
+from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.collected import CollectResultsConfig
 from lever_pipe.stages.collect_results import SCORES_COLUMNS, collect_results
 
@@ -84,7 +84,7 @@ def test_every_policy_is_charged_alike(tmp_path: Path) -> None:
     for index, name in enumerate(names):
         values = {"loss": 1.0} | ({"lvlm_prompts": n_prompts[name]} if name in n_prompts else {})
         paths.append(tmp_path / f"cost-{index}.json")
-        storage.write_row(paths[-1], EpochMetrics(policy=PolicyRef.of(name), values=values))
+        storage.write_row(paths[-1], EpochMetrics(policy=name, values=values))
     config = CollectResultsConfig(main_preset="main", presets=("main",), train_shares=(0.8,))
     found = {**raw, "cells": (), "steps": (), "metrics": tuple(paths), "groups": raw["groups"][:1]}  # type: ignore[index]
     collect(tmp_path, config, **found)

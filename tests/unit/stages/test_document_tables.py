@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import inspect
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,22 +47,17 @@ class DocumentTables:
         facts = synthetic.write_facts(folder)
         lineage = synthetic.write_lineage(folder, size, measured["intervals"])
         written = {"evidence": folder / "evidence.csv", "config": InputsAlone()}
-        single = {
-            "intervals": measured["intervals"],
-            "comparisons": measured["comparisons"],
-            "rl_data": collected["rl_data"],
-            "pools": facts["pool_bound"],
-            "examples": facts["examples_summary"],
-        }
-        given = dict.fromkeys(inspect.signature(collect_evidence).parameters, ()) | dict(
+        tables = [collected[name] for name in ("scores", "arms", "training", "arms_training")]
+        collect_evidence(
             reference=synthetic.REFERENCE,
             reference_intention=RESOURCES / "reference" / "userrl-published.csv",
-            scores=(collected["scores"], collected["arms"]),
-            training=(collected["training"], collected["arms_training"]),
-            **{name: (path,) for name, path in single.items()},
+            tables=(measured["intervals"], measured["comparisons"], *tables),
+            agent_tables=(),
+            facts=(collected["rl_data"], *facts),
+            tasks=(),
+            emulated=(),
             **written,
         )
-        collect_evidence(**given)
         self.evidence = Evidence(read_evidence(written["evidence"]))
         study = ShownStudy(name="lever", is_world=is_world, model="tiny-reader")
         run = ReportedRun(studies=(study,), main_preset="main", presets={"main": Preset()})

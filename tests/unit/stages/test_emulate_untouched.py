@@ -19,8 +19,8 @@ def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
         ),
     )  # fmt: skip
     assert storage.read_rows(chain.folder / "untouched", EpochMetrics) == rows
-    assert all(row.policy.kl_beta is None and row.policy.base_rce_epoch == 1 for row in rows)
-    return {(row.policy.name.split("/")[1], row.policy.epoch or 0): row.values for row in rows}
+    assert all(row.policy.beta is None and row.policy.base == 1 for row in rows)
+    return {(row.policy.variant, row.policy.epoch or 0): row.values for row in rows}
 
 
 def test_it_is_what_a_real_epoch_logs_before_its_first_step(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from builders import example, ids
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
-from lever_pipe.base.records import AnswerRow, EpochMetrics, ExampleId, PolicyRef, Selection
+from lever_pipe.base.policy_names import PolicyName
+from lever_pipe.base.records import AnswerRow, EpochMetrics, ExampleId, Selection
 from lever_pipe.experiment.emulation import EmulatedPolicy, ScoreEmulationConfig
 from lever_pipe.stages.emulation import score_emulation
 
@@ -58,7 +59,7 @@ class Study:
 
 
 def metrics(name: str, kl: float) -> EpochMetrics:
-    ref = PolicyRef(name=name, stage="grpo", base_rce_epoch=5, epoch=1)
+    ref = PolicyName.parse(name)
     return EpochMetrics(policy=ref, values={"kl": kl, "mean_ratio": 1 - kl})
 
 

@@ -104,8 +104,8 @@ def test_an_epoch_is_named_and_counts_its_own_steps_alone(tmp_path: Path, case: 
     chain, objective = begun(tmp_path, case)
     for number in (1, 2):
         row, files = chain.epoch(objective, number), chain.outputs(f"{objective}{number}")
-        assert row.policy.name == f"{CASES[case].name}/epoch~{number}"
-        assert (row.policy.stage, row.policy.mode, row.policy.kl_beta) == CASES[case].kind
+        assert str(row.policy) == f"{CASES[case].name}/epoch~{number}"
+        assert (row.policy.phase, row.policy.mode, row.policy.beta) == CASES[case].kind
         assert storage.read_row(files["metrics"], EpochMetrics) == row
         moments, about = load_tensors(files["optimiser"])
         assert about == {"stage": objective, "epoch": number}

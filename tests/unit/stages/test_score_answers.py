@@ -14,7 +14,6 @@ from lever_pipe.base.records import (
     Cell,
     Example,
     ExampleId,
-    PolicyRef,
     PolicyScores,
     QuestionScore,
     Selection,
@@ -34,11 +33,11 @@ class Study:
     selections: list[Selection]
     answers: list[AnswerRow]
 
-    def score(self, policy: str = "a", **changed: object) -> list[Cell]:
+    def score(self, policy: str = "baseline/a", **changed: object) -> list[Cell]:
         for name, rows in (("queries", self.queries), ("selections", self.selections), ("answers", self.answers)):
             storage.write_rows(self.folder / name, rows)
         values = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0} | changed
-        config = ScoreAnswersConfig.model_validate({"policies": [PolicyRef(name=policy, stage="baseline")], **values})
+        config = ScoreAnswersConfig.model_validate({"policies": [policy], **values})
         return score_answers(
             selections=(self.folder / "selections",),
             answers=self.folder / "answers",
@@ -83,8 +82,8 @@ def test_random_subsets_have_their_size_and_are_shared_by_policies_and_shots(stu
     study.answers = [  # one accuracy a query, so that equal subsets have equal means at both shot counts
         row.model_copy(update={"answer": "cat" if row.query_id % 3 else "bird"}) for row in study.answers
     ]
-    first, second = study.score("a"), study.score("b")
-    other = study.score("a", seed=1)
+    first, second = study.score("baseline/a"), study.score("baseline/b")
+    other = study.score("baseline/a", seed=1)
     for cell, same in zip(first, second, strict=True):
         assert cell.subsets == same.subsets
         assert [score.n_questions for score in cell.subsets] == [cell.samples] * 5
@@ -131,12 +130,12 @@ def test_a_missing_answer_names_the_query_and_the_prompt(study: Study) -> None:
 
 
 def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
-    study.score("b")
+    study.score("baseline/b")
     alone = storage.read_rows(study.folder / "cells", Cell)
     other = [row.model_copy(update={"demonstrations": row.demonstrations[:1]}) for row in study.selections]
     storage.write_rows(study.folder / "other", other)
     config = {"samples": SAMPLES, "shots": SHOTS, "n_random_subsets": 4, "seed": 0}
-    policies = [PolicyRef(name=name, stage="baseline") for name in ("a", "b")]
+    policies = ["baseline/a", "baseline/b"]
     score_answers(
         selections=(study.folder / "other", study.folder / "selections"),
         answers=study.folder / "answers",
@@ -146,8 +145,8 @@ def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
         cells=study.folder / "cells",
         config=ScoreAnswersConfig.model_validate({"policies": policies, **config}),
     )
-    assert [row.policy for row in storage.read_rows(study.folder / "per_question", PolicyScores)] == ["a", "b"]
+    assert [row.policy for row in storage.read_rows(study.folder / "per_question", PolicyScores)] == policies
     cells = storage.read_rows(study.folder / "cells", Cell)
     assert cells[len(alone) :] == alone
-    assert {cell.policy.name for cell in cells[: len(alone)]} == {"a"}
+    assert {str(cell.policy) for cell in cells[: len(alone)]} == {"baseline/a"}
     assert [c.accuracy for c in cells[: len(alone)] if c.shots == 1] == [c.accuracy for c in alone if c.shots == 1]

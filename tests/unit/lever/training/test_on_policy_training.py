@@ -23,6 +23,7 @@ from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import Step, Updates
 from lever_pipe.lever.training.on_policy import (
     BatchResult,
+    EpochSettings,
     ScoredSelection,
     advantages_of,
     draw_groups,
@@ -91,15 +92,15 @@ def epoch(
     adam = AdamW(module, learning_rate=1.0, weight_decay=settings.weight_decay)
     seen: list[tuple[Groups, dict[str, float], float]] = []
 
-    def seeing(batch: Groups, *words: Any, **how: Any) -> Step:
-        taken = on_policy_step(batch, *words, **how)
-        seen.append((batch, taken.values, adam.learning_rate))
+    def seeing(sampled: SampledSelections, *words: Any) -> Step:
+        taken = on_policy_step(sampled, *words)
+        seen.append((sampled.groups, taken.values, adam.learning_rate))
         return taken
 
     updates = Updates(module, adam, max_gradient_norm=1.0)
     steps = on_policy_epoch(
-        updates, FrozenSelector(selector(head=head), table()), table(), queries(n), scorer, settings,
-        epoch=number, kl_beta=kl_beta, clips=clips, generator=torch_generator(0, "on policy", number),
+        updates, FrozenSelector(selector(head=head), table()), table(), queries(n), scorer,
+        EpochSettings(settings, number, kl_beta, clips), torch_generator(0, "on policy", number),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_policy, "on_policy_step", seeing)
@@ -117,6 +118,7 @@ def sampled_of(
 
 
 SETTINGS = OnPolicy(batch_queries=8, group=4, learning_rate=1e-2)
+GIVEN = EpochSettings(SETTINGS, 1, kl_beta=0.5)
 
 
 def test_every_selection_gets_the_verdict_on_itself() -> None:
@@ -159,7 +161,7 @@ def test_log_probabilities_and_divergence_are_those_of_the_cut_selections(head: 
     policy, sampled = sampled_of(SETTINGS, head=head)
     advantages = advantages_of(sampled.groups, SETTINGS)
     scores = scores_of(policy, sampled.groups)
-    step = on_policy_step(sampled.groups, sampled, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
+    step = on_policy_step(sampled, advantages, *scores, GIVEN)
     divergences, steps = [], 0
     for row in range(8):
         length = 1 + row % 4
@@ -189,7 +191,7 @@ def test_what_is_logged_of_a_batch() -> None:
     sampled.groups.rewards[5] = 0.25  # one tie
     advantages = advantages_of(sampled.groups, SETTINGS)
     scores = scores_of(policy, sampled.groups)
-    step = on_policy_step(sampled.groups, sampled, advantages, *scores, kl_beta=0.5, clip_epsilon=0.2)
+    step = on_policy_step(sampled, advantages, *scores, GIVEN)
     assert step.values["accuracy"] == pytest.approx(100 * 14 / 32)
     assert step.values["gradient_share_hard"] == 1 / 8
     assert step.values["gradient_share"] == 7 / 8
@@ -338,7 +340,7 @@ def test_it_learns_what_the_scorer_rewards(rule: AdvantageName, clips: bool) -> 
         updates = Updates(module, adam, max_gradient_norm=1.0)
         steps = on_policy_epoch(
             updates, FrozenSelector(selector(), table), table, groups, Recorder(next_kind),
-            settings, epoch=number, kl_beta=0.0, clips=clips, generator=torch_generator(number),
+            EpochSettings(settings, number, 0.0, clips), torch_generator(number),
         )  # fmt: skip
         assert len(list(steps)) == 3
         rewards.append(updates.means()["reward"])
