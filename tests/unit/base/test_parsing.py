@@ -115,6 +115,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"rl_data": NO_PROPOSER}, "rl_data"),
     ({"rl_data": NO_PROPOSER | {"temperatures": [1.0], "n_samples_per_temperature": 0}}, "rl_data"),
     ({"rl_data": {"n_queries": 3}}, "rl_data.n_shards"),
+    ({"rl_data": {"rescore": True}}, "rl_data.rescore"),
+    ({"rl_data": {"rescore": True, "import_from": "x.json", "diversity_budget": 2}}, "rl_data.diversity_budget"),
     ({"arms": [ARM | {"seeds": [0, 1], "on_policy": {"seeds": [1, 2]}}]}, "arms[0].on_policy.seeds[1]"),
     ({"arms": [ARM | {"long_epochs": 5, "long_evaluated": [5, 6]}]}, "arms[0].long_evaluated"),
     ({"arms": [ARM | {"on_policy": {"epochs": 2, "evaluated": [3]}}]}, "arms[0].on_policy.evaluated"),

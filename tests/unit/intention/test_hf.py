@@ -206,3 +206,8 @@ def test_the_model_may_end_its_turn_with_further_tokens(tmp_path: Path, text: st
     if further:
         assert codec.parse([*codec.closing()[:-1], 7]).kind == "closed"
         assert CODEC.parse([*codec.closing()[:-1], 7]).kind == "length"
+
+
+def test_a_prompt_is_the_same_on_any_day(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + TEMPLATE)
+    assert text_of(hf.load(tmp_path).prompt(task_of(3, 2))).startswith("26 Jul 2024, 00:00:00.000000<")

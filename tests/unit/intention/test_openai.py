@@ -221,3 +221,11 @@ def test_an_address_that_is_none_is_refused_wherever_it_stands(url: str) -> None
     with pytest.raises(ServerError, match="OPENAI_BASE_URL: ") as caught:
         find_access(Connection(), {"OPENAI_BASE_URL": url})
     assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://192.0.2.1:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serve(completion(REPLY)) as double:
+        assert user_of(double.url).reply(TASK, "q", (), ()).ok

@@ -189,3 +189,22 @@ def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target
         if path.name != target:
             path.unlink()
     assert list(reader) == [(tmp_path / target, "".join(lines.values()).encode())]
+
+
+def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:
+    script = (
+        "def cut(descriptor):\n"
+        "    os.truncate(descriptor, os.fstat(descriptor).st_size - 7)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "ledger.put('ab' * 32, {'text': 'red'}); ledger.flush()\n"
+        "os.fsync = cut\n"
+        "ledger.put('cd' * 32, {'text': 'blue'}); ledger.flush()\n"
+    )
+    job = start(script, tmp_path)
+    job.communicate()
+    assert job.returncode == -signal.SIGKILL
+    with written(tmp_path) as survivor:
+        assert (survivor.get(KEY), survivor.get(OTHER)) == ({"text": "red"}, None)
+        survivor.put(OTHER, {"text": "blue"})
+    assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
+    assert len(files(tmp_path)) == 2

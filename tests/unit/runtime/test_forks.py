@@ -244,3 +244,9 @@ def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: p
     monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(fake)))
     own.shell("true", threads=3, resources={"tmpdir": "/here"})
     assert given == [module.environment_of(SimpleNamespace(threads=3, resources={"tmpdir": "/here"}))]
+
+
+def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
+    assert start("spoil").result(SOON) == 0
+    assert start("say", "x", REPLY="clean").result(SOON) == 0
+    assert log.read_text() == f"clean {Path.cwd()} x\n"

@@ -16,7 +16,7 @@ from lever_pipe.base import plugins, provenance
 from lever_pipe.base.errors import SnapshotError
 from lever_pipe.base.provenance import code_of
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.runtime import plan, snapshot
+from lever_pipe.runtime import invocation, plan, snapshot
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ((), ("config/smoke.yaml",), ("config/okvqa_qwen2_5_vl_3b.yaml",), ("config/intention_qwen3_8b.yaml",))
@@ -205,3 +205,11 @@ class TestRememberedCodes:
         if changed == "nothing":
             of_now = code_of("compare_arms"), provenance.libraries_of("compare_arms")
             assert snapshot.code_of("compare_arms", ()) == of_now
+
+
+def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
+    planned = experiment().model_copy(update={"results": "planned"})
+    frozen(tmp_path, planned.model_dump(mode="json"))
+    edited = {"results": "edited"}
+    assert invocation.experiment_of(workflow(is_main=True), edited, ROOT).results == "edited"
+    assert invocation.experiment_of(workflow(is_main=False), edited, ROOT) == planned

@@ -11,12 +11,14 @@ from lvlm_world import LVLM
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import architecture_of, load_selector
+from lever_pipe.lever.training.draws import load_draws
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch, selected_in_epoch
 from lever_pipe.lever.training.loop import Updates
@@ -65,3 +67,14 @@ def test_a_replayed_epoch_is_grpo_on_each_train_query_with_its_own_draws(chain: 
     assert row.values["loss"] == updates.means()["loss"]
     chain.epoch("grpo", 1, run="stored")
     assert chain.bytes_of("stored1")["selector.safetensors"] != chain.bytes_of("grpo1")["selector.safetensors"]
+
+
+def test_lengths_that_differ_and_queries_that_do_not_train_are_refused(chain: Chain, tmp_path: Path) -> None:
+    stored, train = storage.read_arrays(draws_of(chain)), chain.inputs().train
+    for name, values, text in (
+        ("lengths", stored["lengths"] - (stored["lengths"] == stored["lengths"][0, 0]), "one length"),
+        ("queries", stored["queries"] + 10_000, "queries that train"),
+    ):
+        storage.write_arrays(tmp_path / f"{name}.safetensors", stored | {name: values})
+        with pytest.raises(RecordError, match=text):
+            load_draws(tmp_path / f"{name}.safetensors", train)

@@ -150,3 +150,12 @@ def test_each_policy_of_a_batch_has_a_line_and_its_cells(study: Study) -> None:
     assert cells[len(alone) :] == alone
     assert {str(cell.policy) for cell in cells[: len(alone)]} == {"baseline/a"}
     assert [c.accuracy for c in cells[: len(alone)] if c.shots == 1] == [c.accuracy for c in alone if c.shots == 1]
+
+
+def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
+    study.answers += [AnswerRow(query_id=ExampleId(i), demonstrations=(), raw="", answer="cat") for i in range(N)]
+    del study.selections[4]
+    with pytest.raises(
+        RecordError, match=r"expected a selection for each of 30 queries; found none for 1, first \[4\]"
+    ):
+        study.score()

@@ -218,3 +218,10 @@ def test_a_pass_takes_each_task_at_most_once(n_tasks: int, n_prompts: int, seed:
         taken = [index for step in steps for index in tasks_of_step(step, n_tasks, n_prompts, seed)]
         assert len(set(taken)) == len(taken) == n_steps * n_prompts
         assert set(taken) <= set(range(n_tasks))
+
+
+@pytest.mark.parametrize("dial", [{"ratio": "sequence"}, {"advantages": "centred"}])
+def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any], tmp_path: Path, free: Files) -> None:
+    rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
+    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
+    assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]
