@@ -1,6 +1,6 @@
 """Nothing wrong gets in: real files are corrupted, and each is refused by name, changes nothing, or is listed.
 
-`REFUSED` names what must be refused, by reader, file and place; `ACCEPTED` lists what may change a reading, and why. In
+`REFUSED` lists the refusals by reader, file and place; `TAKEN` lists the changes of a reading with their reasons. In
 addition every file is cut, re-encoded and exchanged for its neighbors, and all of its tensors are changed.
 """
 
@@ -130,7 +130,7 @@ TAKEN: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
     "rl_data": {"original.json": {
         f"{ROW}.vqa_pred_answer": ("nothing",), "0.pointer_candidates": (twice,), "2": (ABSENT,),
     }},
-    # These files alone state how many heads share a width, how images are resized, and how words are cut.
+    # These files alone define the number of heads, the size of images and the cut of words.
     "lvlm": {
         "config.json": {"vision_config.num_heads": (8,)}, "preprocessor_config.json": {"resample": (0,)},
         "tokenizer.json": {"pre_tokenizer": (None,)},
@@ -161,7 +161,7 @@ TAKEN_TENSORS = {
     "lvlm": {"half", "bfloat16", "double", *ANY_WEIGHTS},  # rounded weights are weights, with answers of their own
     "clip": {"half", "bfloat16", "double", *ANY_WEIGHTS},
     "checkpoint": {"zero", "a matrix of zeros", "huge", *ANY_WEIGHTS},
-    "embeddings": {"rows reversed"},  # vectors name no example; manifests tell that the file was exchanged
+    "embeddings": {"rows reversed"},  # vectors name no example; the manifest has the digest of the file
 }
 FRAMES = [Image.new("RGB", (8, 8), (40 * i, 0, 0)) for i in range(3)]
 IMAGES: dict[str, bytes] = {
@@ -317,7 +317,7 @@ def test_evaluation_may_overlap_where_the_configuration_says_so(readers: dict[st
     assert json.loads((folder / "eval.summary").read_text())["eval_questions_in_train"] == 8
 
 
-# What is unusual but valid
+# Unusual, valid files
 
 
 def edit(file: str, **values: Any) -> Corruption:
@@ -348,7 +348,7 @@ def behind_links(folder: Path) -> None:
 
 
 def with_marks(folder: Path) -> None:
-    """Write a byte order mark before each document, and blank lines behind it."""
+    """Write a byte order mark before each document, and blank lines after it."""
     for path in [path for path in folder.iterdir() if path.is_file() and path.read_bytes()[:1] in b"{["]:
         put(path, b"\xef\xbb\xbf" + path.read_bytes() + b"\r\n\n")
 

@@ -1,4 +1,4 @@
-"""Corrupted rows and documents: each is refused by name, or read as exactly what stands there. Images as they look.
+"""Corrupted rows and documents: each is refused by name, or read exactly. Images of all modes and formats.
 
 A reader of JSON gets corruption to the words of a sound document and to its bytes; its truth is `only_reading`, which
 is independent of the package.
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr", "
 
 
 class Reader(NamedTuple):
-    """A reader of a JSON file: the file's name, a sound document, the call, and what it reads of another document."""
+    """A reader of a JSON file: the file's name, a sound document, the call, and the expected result of a document."""
 
     file: str
     document: Any
@@ -109,7 +109,7 @@ def test_a_problem_names_its_line(tmp_path: Path, bad: bytes, before: int) -> No
 
 @pytest.fixture(scope="module")
 def splits_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, RawFiles]:
-    """Return a parquet file that names two tasks, and files of tasks in which it may be the first."""
+    """Return a parquet file with the names of two tasks, and a set of files of tasks that begins with it."""
     import duckdb
 
     folder = tmp_path_factory.mktemp("parquet")
