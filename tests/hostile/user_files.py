@@ -7,6 +7,7 @@ is taken is known to change nothing, or it is listed with the reason why it may.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 import yaml
 from builders import prepared, world_files
+from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -73,6 +75,17 @@ def put(path: Path, content: bytes | str) -> None:
     """Replace a file without touching its link's target."""
     path.unlink(missing_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def bytes_of(image: Image.Image, kind: str, **options: Any) -> bytes:
+    """Return an image as a file of a kind."""
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+NAMES = ("world", "examples", "rl_data", "lvlm", "clip", "checkpoint", "embeddings", "ledger", "tasks", "image")
+"""Of all readers."""
 
 
 def all_readers(folder: Path) -> dict[str, FileReader]:

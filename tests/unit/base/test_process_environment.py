@@ -86,13 +86,6 @@ def test_variables_that_break_jobs_go_and_those_of_users_stay(tmp_path: Path) ->
     assert environment == kept | {"MPLBACKEND": "agg"}
 
 
-def test_a_notebook_keeps_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    environment = {"MPLBACKEND": INLINE}
-    process_environment.apply(environment)
-    assert environment == {"MPLBACKEND": INLINE}
-
-
 def test_a_stage_that_is_called_directly_has_the_threads_of_its_option() -> None:
     code = "import os; from lever_pipe.__main__ import main; main({!r}); print(os.environ['OMP_NUM_THREADS'])"
     numbers = [

@@ -50,12 +50,6 @@ def test_tiles_have_one_shape_and_leave_no_trace(count: int, tiled: None, monkey
     torch.testing.assert_close(found, nn.functional.linear(rows, weight, bias), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (2, 3, 24), (0, 24)])
-def test_the_result_has_the_shape_of_the_rows(shape: tuple[int, ...]) -> None:
-    layer = rowwise.rowwise(nn.Linear(24, 10))
-    assert layer(sampled(*shape)).shape == (*shape[:-1], 10)
-
-
 def test_gradients_are_those_of_the_plain_product() -> None:
     """Float64, so that the order of sums does not matter at 1e-12."""
     weight, bias, row = sampled(10, 24).double(), sampled(10).double(), sampled(1, 24).double()

@@ -9,7 +9,7 @@ from intention_cases import ScriptedUser, env_of, judged, task_of
 
 from lever_pipe.experiment.environment import Environment, ImportanceReward, Simulator
 from lever_pipe.intention.codecs.protocol import ToolCall
-from lever_pipe.intention.environment import IntentionEnv, ceiling, step_all, turn_reward
+from lever_pipe.intention.environment import IntentionEnv, step_all, turn_reward
 from lever_pipe.intention.simulators.protocol import Exchange, Judgement, UserReply
 
 FAILED = Judgement((), related=False, ok=False)
@@ -39,13 +39,6 @@ def test_a_turn_pays_by_the_published_table_and_as_configured(
     importances: list[int], settings_: dict[str, Any], reward: float
 ) -> None:
     assert turn_reward(importances, Environment(**settings_)) == reward  # exactly: tenths are the floats that print so
-
-
-def test_the_ceiling_is_one_detail_a_question() -> None:
-    task = task_of(3, 2, 2, 1)
-    assert ceiling(task, Environment()) == 2.8  # 1.0 + 0.7 + 0.7 + 0.4, and the prototype's tasks of that kind
-    assert ceiling(task, Environment(step_penalty=0.1)) == 2.8
-    assert env_of(task, ScriptedUser()).ceiling == 2.8
 
 
 def test_covered_details_leave_the_list_and_positions_count_what_remains() -> None:
@@ -117,34 +110,10 @@ def calls(*contents: str) -> list[ToolCall]:
     return [ToolCall("action", content) for content in contents]
 
 
-def test_calls_of_one_turn_are_summed_in_order() -> None:
-    user = ScriptedUser(judged(0), judged(1))
-    env = env_of(task_of(3, 2, 1), user)
-    (turn,) = step_all([(env, calls("a", "b"))])
-    assert (turn.reward, turn.covered, turn.done, turn.feedback) == (1.4, (0, 2), False, "yes\nyes")  # 1.0 + 0.4
-    assert [question for question, _, _ in user.asked] == ["a", "b"]
-
-
-def test_of_several_calls_only_the_last_counts_with_the_bug() -> None:
-    env = env_of(task_of(3, 2, 1), ScriptedUser(judged(0), judged(1)), last_call_only=True)
-    (turn,) = step_all([(env, calls("a", "b"))])
-    assert (turn.reward, env.coverage) == (0.4, 2 / 3)
-
-
 def test_a_turn_that_ends_the_episode_drops_its_further_calls() -> None:
     user = ScriptedUser(judged(0))
     (turn,) = step_all([(env_of(task_of(3), user), calls("a", "b", "c"))])
     assert (turn.done, turn.reward, len(user.asked)) == (True, 1.0, 1)
-
-
-def test_many_environments_keep_their_order_in_a_pool() -> None:
-    users = [ScriptedUser(judged(0)) for _ in range(20)]
-    for user in users:
-        user.concurrency = 8
-    envs = [env_of(task_of(1 + i % 3, name=str(i)), user) for i, user in enumerate(users)]
-    turns = step_all([(env, calls("a")) for env in envs])
-    assert [turn.reward for turn in turns] == [[0.4, 0.7, 1.0][i % 3] for i in range(20)]
-    assert step_all([]) == []
 
 
 IMPORTANCES = st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=9)

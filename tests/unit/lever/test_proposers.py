@@ -123,20 +123,6 @@ def test_samples_record_the_tempered_log_probability(
         assert sample.logprob_score == pytest.approx(math.fsum(map(math.log, steps)), rel=0, abs=1e-9)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_samples_follow_plackett_luce(disjoint: bool) -> None:
-    similarities = [0.9, 0.2, -0.4]
-    options = replace(NONE, temperatures=(1.3,), n_samples_per_temperature=1, disjoint_samples=disjoint)
-    draws = 4000
-    counts = dict.fromkeys(permutations(range(3), 2), 0)
-    for seed in range(draws):
-        counts[run(similarities, options, seed)[0].pointer] += 1
-    for chosen, count in counts.items():
-        p = math.prod(step_probabilities(similarities, 1.5 / 1.3, chosen))
-        # four standard deviations of a binomial; the seeds are fixed
-        assert abs(count - draws * p) < 4 * math.sqrt(draws * p * (1 - p))
-
-
 def test_disjoint_samples_share_no_demonstration_while_the_pool_lasts() -> None:
     options = replace(NONE, temperatures=(1.0,), n_samples_per_temperature=4, disjoint_samples=True)
     found = run([0.1 * i for i in range(8)], options)
@@ -163,12 +149,3 @@ def test_fill_draws_its_budget_of_further_selections(size: int, budget: int, see
 
 def test_a_smaller_budget_is_a_prefix_so_no_outcome_moves_a_draw() -> None:
     assert fill(20, [], 12)[:5] == fill(20, [], 5)
-
-
-def test_fill_is_uniform_over_what_is_left() -> None:
-    draws = 3000
-    counts = dict.fromkeys(set(permutations(range(3), 2)) - {(0, 1)}, 0)
-    for seed in range(draws):
-        counts[fill(3, [(0, 1)], 1, seed=seed)[0].pointer] += 1
-    # binomial(3000, 1/5): mean 600, sd 21.9; four and a half of them
-    assert all(abs(count - 600) < 99 for count in counts.values())

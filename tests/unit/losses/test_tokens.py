@@ -186,15 +186,6 @@ def with_settings(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callabl
     return lambda **batch: real_terms(**{**batch, **change(batch)})
 
 
-def mean_of_episode_means(**batch: Any) -> AgentTerms:
-    rows = [
-        real_terms(**{**rows_of(batch, [row]), "n_tokens": max(1, int(batch["mask_BT"][row].sum()))})
-        for row in range(len(batch["mask_BT"]))
-    ]
-    values = {f.name: sum(getattr(row, f.name) for row in rows) / len(rows) for f in fields(AgentTerms)}
-    return AgentTerms(**values)  # type: ignore[arg-type]
-
-
 def losses_with(change: Callable[[Tensor, Tensor, float, float, float], Tensor]) -> Callable[..., Any]:
     return lambda *given: real_losses(*given)._replace(loss=change(*given))
 
@@ -207,15 +198,6 @@ def optimistic(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> 
     return torch.minimum(-a * rho, clipped_only(rho, a, low, high, dual))
 
 
-def bounded_on_both_sides(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
-    return torch.maximum(-a * rho, clipped_only(rho, a, low, high, dual)).minimum(-dual * a)
-
-
-def bounded_from_below(rho: Tensor, a: Tensor, low: float, high: float, dual: float) -> Tensor:
-    pessimistic = torch.maximum(-a * rho, clipped_only(rho, a, low, high, dual))
-    return torch.where(a < 0, pessimistic.maximum(-dual * a), pessimistic)
-
-
 def distances_with(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def distances(new: Tensor, reference: Tensor, mask: Tensor, n: int) -> Any:
         d = torch.where(mask, reference.detach() - new, torch.zeros_like(new))
@@ -226,10 +208,6 @@ def distances_with(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 
 MUTANTS: dict[str, tuple[str, Any]] = {
     "advantage negated": ("agent_terms", with_settings(lambda b: {"advantages_BT": -b["advantages_BT"]})),
-    "clip bounds swapped": (
-        "agent_terms",
-        with_settings(lambda b: {"clip_low": b["clip_high"], "clip_high": b["clip_low"]}),
-    ),
     "no dual clip": ("agent_terms", with_settings(lambda b: {"dual_clip": math.inf})),
     "no clip": ("agent_terms", with_settings(lambda b: {"clip_low": 1.0, "clip_high": 1e9})),
     "ratio inverted": (
@@ -241,16 +219,6 @@ MUTANTS: dict[str, tuple[str, Any]] = {
             }
         ),
     ),
-    "ratio to the reference": (
-        "agent_terms",
-        with_settings(
-            lambda b: {
-                "behaviour_log_probs_BT": b["behaviour_log_probs_BT"]
-                if b["reference_log_probs_BT"] is None
-                else b["reference_log_probs_BT"]
-            }
-        ),
-    ),
     "penalty subtracted": ("agent_terms", with_settings(lambda b: {"kl": -b["kl"]})),
     "entropy punished": ("agent_terms", with_settings(lambda b: {"entropy": -b["entropy"]})),
     "unweighted terms": (
@@ -258,29 +226,21 @@ MUTANTS: dict[str, tuple[str, Any]] = {
         lambda **b: replace(t := real_terms(**b), total=t.policy + t.penalty - t.entropy),
     ),
     "mean of the micro-batch": ("agent_terms", with_settings(lambda b: {"n_tokens": max(1, int(b["mask_BT"].sum()))})),
-    "mean over all positions": ("agent_terms", with_settings(lambda b: {"n_tokens": b["mask_BT"].numel()})),
-    "mean of episode means": ("agent_terms", mean_of_episode_means),
     "tool tokens counted": ("agent_terms", with_settings(lambda b: {"mask_BT": torch.ones_like(b["mask_BT"])})),
-    "mask inverted": ("agent_terms", with_settings(lambda b: {"mask_BT": ~b["mask_BT"]})),
     "clipped branch alone": ("_dual_clipped_losses", losses_with(clipped_only)),
     "optimistic branch": ("_dual_clipped_losses", losses_with(optimistic)),
-    "dual clip for gains too": ("_dual_clipped_losses", losses_with(bounded_on_both_sides)),
-    "dual clip upside down": ("_dual_clipped_losses", losses_with(bounded_from_below)),
     "clip counts exchanged": (
         "_dual_clipped_losses",
         lambda *given: (t := real_losses(*given))._replace(clipped=t.dual_clipped, dual_clipped=t.clipped),
     ),
     "penalty the other way": ("distances_to_reference", distances_with(lambda d: k3(-d).clamp(max=10))),
     "penalty is k1": ("distances_to_reference", distances_with(lambda d: -d)),
-    "penalty is k2": ("distances_to_reference", distances_with(lambda d: d**2 / 2)),
     "penalty unlimited": ("distances_to_reference", distances_with(k3)),
-    "penalty limited by its ratio": ("distances_to_reference", distances_with(lambda d: k3(d.clamp(-1, 1)))),
     "sum for the mean of a sequence": (
         "behaviour_of_sequences",
         lambda p, b, m: p.detach() - (p.detach() - b).where(m, 0.0).sum(1, keepdim=True),
     ),
     "a ratio a token": ("behaviour_of_sequences", lambda p, b, m: torch.where(m, b, 0.0)),
-    "k2 doubled": ("k2", lambda d: d**2),
     "padding multiplied by zero": ("masked", lambda values, valid, fill=0.0: values * valid),
 }
 
@@ -320,28 +280,6 @@ def test_gradient_is_the_derivative_away_from_the_kinks(seed: int) -> None:
     assert torch.autograd.gradcheck(total, (policy, entropies))
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 1000))
-def test_a_token_is_cut_by_one_bound_at_most_and_then_has_no_gradient(seed: int) -> None:
-    batch = {**batch_of(f"cut {seed}"), "kl": 0.0, "entropy": 0.0}
-    losses = real_losses(
-        (batch["log_probs_BT"] - batch["behaviour_log_probs_BT"]).exp(), batch["advantages_BT"], 0.2, 0.4, 3.0
-    )
-    assert not (losses.clipped & losses.dual_clipped).any()
-    assert torch.equal(gradient_of(batch) == 0, losses.clipped | losses.dual_clipped | ~batch["mask_BT"])
-
-
-@given(st.lists(st.floats(-60, 60), min_size=1, max_size=5))
-def test_the_penalty_is_never_negative_and_zero_at_equality(distances: list[float]) -> None:
-    every = torch.ones(1, len(distances), dtype=torch.bool)
-    reference = tensor(distances)
-    far = tokens.distances_to_reference(torch.zeros_like(reference), reference, every, len(distances))
-    assert 0 <= far.k3.item() <= 10
-    assert far.k1.item() == pytest.approx(-sum(distances) / len(distances), abs=1e-9)  # up to 60 each
-    near = tokens.distances_to_reference(reference, reference, every, len(distances))
-    assert (near.k1.item(), near.k3.item()) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 @pytest.mark.parametrize("distance", [-500.0, 500.0])
 def test_extreme_ratios_stay_finite(distance: float, advantage: float) -> None:
@@ -353,23 +291,6 @@ def test_extreme_ratios_stay_finite(distance: float, advantage: float) -> None:
     assert gradient_of(batch).tolist() == [[0.0]]  # every limit cuts it
 
 
-def test_what_stands_inside_the_mask_is_never_hidden() -> None:
-    batch = batch_of("nan")
-    batch["log_probs_BT"][0, 0] = math.nan
-    assert terms_of(batch).total.isnan()
-
-
-def test_terms_without_weight_are_reported_and_left_out_of_the_gradient() -> None:
-    batch = batch_of("weightless")
-    weighted, plain = terms_of(batch), terms_of({**batch, "kl": 0.0, "entropy": 0.0})
-    assert torch.equal(plain.total, plain.policy)
-    assert torch.equal(plain.penalty, weighted.penalty)
-    assert torch.equal(plain.entropy, weighted.entropy)
-    absent = terms_of({**batch, "kl": 0.0, "entropy": 0.0, "reference_log_probs_BT": None, "entropies_BT": None})
-    assert torch.equal(absent.total, plain.total)
-    assert absent.penalty.item() == absent.entropy.item() == 0.0
-
-
 def test_an_empty_micro_batch_contributes_nothing() -> None:
     batch = batch_of("empty")
     batch["mask_BT"] = torch.zeros_like(batch["mask_BT"])
@@ -378,21 +299,13 @@ def test_an_empty_micro_batch_contributes_nothing() -> None:
     assert (gradient_of(batch) == 0).all()
 
 
-def test_advantages_in_float64_leave_the_loss_in_the_precision_of_the_policy() -> None:
-    batch = batch_of("float32")
-    single = {n: v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for n, v in batch.items()}
-    terms = terms_of({**single, "advantages_BT": batch["advantages_BT"]})
-    assert terms.total.dtype == torch.float32
-    assert terms.total.item() == pytest.approx(terms_of(batch).total.item(), abs=1e-5)  # float32 over 40 tokens
-
-
 def test_impossible_input_is_an_error() -> None:
     batch = batch_of("errors")
-    with pytest.raises(ValueError, match="n_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_tokens"):
         terms_of({**batch, "n_tokens": 0})
-    with pytest.raises(ValueError, match=r"reference_log_probs_BT must be given where kl=0\.3"):
+    with pytest.raises(ValueError, match="reference_log_probs_BT"):
         terms_of({**batch, "reference_log_probs_BT": None})
-    with pytest.raises(ValueError, match=r"entropies_BT must be given where entropy=0\.1"):
+    with pytest.raises(ValueError, match="entropies_BT"):
         terms_of({**batch, "entropies_BT": None})
     with pytest.raises(ShapeError, match="mask_BT"):
         tokens.mean_over_tokens(torch.zeros(2, 3), torch.ones(2, 2).bool(), 1)

@@ -78,12 +78,12 @@ def by_parts(size: int) -> list[LvlmReply]:
     return [replies[number] for number in range(len(prompts))]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, FEW])
+@pytest.mark.parametrize("size", [1, 3, FEW])
 def test_a_prompt_answered_in_any_company_has_the_same_bits(together: list[LvlmReply], size: int) -> None:
     assert by_parts(size) == together
 
 
-@pytest.mark.parametrize("unknown", [1, 2, FEW // 2])
+@pytest.mark.parametrize("unknown", [1, FEW // 2])
 def test_what_the_ledger_knows_changes_no_bit(together: list[LvlmReply], tmp_path: Path, unknown: int) -> None:
     prompts = requests()[:FEW]
     load(tmp_path).run(prompts[unknown:])
@@ -93,7 +93,7 @@ def test_what_the_ledger_knows_changes_no_bit(together: list[LvlmReply], tmp_pat
     assert model.counters["forwards"] > 0
 
 
-@pytest.mark.parametrize("size", [1, 3, FEW])
+@pytest.mark.parametrize("size", [1, 3])
 def test_so_it_is_in_tiles(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
     monkeypatch.setattr(portable, "is_installed", lambda: False)

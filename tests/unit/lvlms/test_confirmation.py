@@ -52,10 +52,3 @@ def test_else_one_line_says_what_stays_unused(
     with caplog.at_level(logging.WARNING):
         require_confirmation(ledger, OWN, here, 70, ask_again=False)
     assert len(caplog.records) == n_messages
-
-
-def test_another_models_answers_are_no_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ledger = ledger_of(tmp_path, {OTHER: MANY}, **{OTHER: HERE | {"weights": "of another"}})
-    with caplog.at_level(logging.WARNING):
-        require_confirmation(ledger, OWN, HERE, 70, ask_again=False)
-    assert not caplog.records

@@ -11,7 +11,6 @@ import pytest
 import torch
 from engine_bench import ATOL, Library, results
 
-from lever_pipe.lvlms import _waves
 from lever_pipe.lvlms._requests import TokenPrompt, TokenRequest, segment_layout
 from lever_pipe.lvlms.qwen2_5_vl import load
 
@@ -58,7 +57,7 @@ def test_the_tiny_model_reacts_to_images_and_prompts(bench, reference) -> None:
     assert sum(len(set(tokens)) > 2 for tokens in reference[0]) >= 8  # not one token over and over
 
 
-@pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (300, 4000), (100_000, 100_000), (300, 250)])
+@pytest.mark.parametrize(("wave_tokens", "kv_tokens"), [(1, 100_000), (100_000, 100_000), (300, 250)])
 def test_greedy_tokens_and_scores_equal_the_stock_ones(bench, reference, wave_tokens: int, kv_tokens: int) -> None:
     engine = bench.engine(wave_tokens=wave_tokens, kv_tokens=kv_tokens)
     assert largest_gap(results(engine, bench.requests()), reference) < ATOL
@@ -77,7 +76,7 @@ def test_beam_search_equals_the_stock_one(bench, length_penalty: float) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("ends", [(0,), (1,), (2,), (0, 1)])
+@pytest.mark.parametrize("ends", [(0,), (0, 1)])
 def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int, ends: tuple[int, ...]) -> None:
     prompts, eos = bench.prompts()[:8], tuple(frequent[index] for index in ends)
     found = bench.answered(generating(prompts), beams=beams, eos=eos)
@@ -86,13 +85,13 @@ def test_early_ends_equal_the_stock_ones(bench, frequent: list[int], beams: int,
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.parametrize("penalty", [0.7, 1.05, 3.0])
+@pytest.mark.parametrize("penalty", [0.7, 3.0])
 def test_a_repetition_penalty_equals_the_stock_one(bench, penalty: float, beams: int) -> None:
     prompts = bench.prompts()[:8]
     tokens = [r.tokens for r in bench.answered(generating(prompts), beams=beams, repetition_penalty=penalty)]
     assert tokens == stock(bench, prompts, beams=beams, repetition_penalty=penalty)
     # Otherwise a missing penalty could go unnoticed.
-    assert penalty == 1.05 or tokens != stock(bench, prompts, beams=beams)
+    assert tokens != stock(bench, prompts, beams=beams)
 
 
 def test_a_repetition_penalty_stays_with_its_prompt_where_others_end(bench) -> None:
@@ -102,12 +101,6 @@ def test_a_repetition_penalty_stays_with_its_prompt_where_others_end(bench) -> N
     assert [r.tokens for r in found] == stock(bench, prompts, eos=ends, repetition_penalty=penalty)
     lengths = [len(r.tokens) for r in found]  # half of the rows leave the batch
     assert max(lengths[:4]) <= 2 < max(lengths[4:])
-
-
-def test_generated_log_probs_are_those_of_scoring_the_same_tokens(bench) -> None:
-    prompts = bench.prompts()[:5]
-    for prompt, result in zip(prompts, bench.answered(generating(prompts)), strict=True):
-        assert result.token_log_probs == pytest.approx(bench.library.scores(prompt, result.tokens), abs=ATOL)
 
 
 @pytest.mark.parametrize("index", range(11))
@@ -128,15 +121,6 @@ def test_ids_and_positions_equal_the_stock_ones_bit_for_bit(bench, index: int) -
     assert ids == inputs["input_ids"][0].tolist()
     assert np.array_equal(np.concatenate(positions, axis=1), expected[:, 0].numpy())
     assert start == int(expected.max()) + 1 == int(delta) + len(ids)
-
-
-def test_scoring_alone_decodes_nothing(bench, reference) -> None:
-    engine = bench.engine(wave_tokens=100_000)
-    found = results(engine, [TokenRequest(p, bench.answers(), False) for p in bench.prompts()])
-    depths = max(len(p.segments) for p in bench.prompts())
-    assert engine.counters["forwards"] == depths  # inner nodes depth by depth, then all leaf nodes
-    assert all(r.tokens == () for r in found)
-    assert largest_gap(found, reference, generated=False) < ATOL  # another batch shape, so only closeness
 
 
 def prompt_length(bench, prompt: TokenPrompt) -> int:
@@ -163,14 +147,7 @@ def test_each_beginning_is_computed_once_over_all_chunks(bench, kv_tokens: int) 
     assert engine.counters["tokens_prefilled"] < 0.7 * engine.counters["prompt_tokens"]  # there is something to share
 
 
-def test_one_token_needs_no_decoding_pass(bench) -> None:
-    a, b = bench.prompt((0, 1), 9), bench.prompt((0, 2), 9)
-    engine = bench.engine(wave_tokens=100_000, tokens=1)
-    results(engine, [TokenRequest(a, (bench.answers()[2],)), TokenRequest(b), TokenRequest(a)])
-    assert engine.counters["forwards"] == 4  # system, first, second demonstration, query
-
-
-@pytest.mark.parametrize("kv_tokens", [250, 600, 4000])
+@pytest.mark.parametrize("kv_tokens", [250, 4000])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_memory_stays_within_the_budget_and_comes_back(bench, kv_tokens: int, beams: int) -> None:
     engine = bench.engine(kv_tokens=kv_tokens, beams=beams)
@@ -236,7 +213,7 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
     half = replace(bench, parts=load(folder, dtype="bfloat16", device="cpu"), library=Library(folder, bench.paths))
     half.library.family = replace(half.library.family, model=half.parts.model)
     rng, answers = random.Random(0), bench.answers()
-    prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(20)]
+    prompts = [bench.prompt(tuple(rng.sample(range(9), rng.randint(0, 4))), 9) for _ in range(10)]
     exact = [bench.library.scores(p, a) for p in prompts for a in answers]
 
     def distances(scored: list[list[float]]) -> torch.Tensor:
@@ -249,19 +226,6 @@ def test_half_precision_is_as_close_to_single_as_the_stock_path(bench, folder) -
     # Rounding to 8 bits in another place moves a single score either way, but not their distribution.
     for quantile in (0.5, 0.99):
         assert 0 < ours.quantile(quantile) <= 1.2 * stock_half.quantile(quantile)
-
-
-@pytest.mark.parametrize("lines", [1, 2, 7])
-def test_log_probabilities_in_blocks_are_the_same(
-    bench, reference, monkeypatch: pytest.MonkeyPatch, lines: int
-) -> None:
-    monkeypatch.setattr(_waves, "VALUES_PER_BLOCK", lines * bench.parts.model.lm_head.weight.shape[0])
-    passes, plain = list[int](), _waves._logits
-    monkeypatch.setattr(_waves, "_logits", lambda of, hidden: passes.append(len(hidden)) or plain(of, hidden))
-    found = bench.answered([TokenRequest(p, bench.answers(), False) for p in bench.prompts()], wave_tokens=100_000)
-    assert largest_gap(found, reference, generated=False) < ATOL
-    assert max(passes) == lines
-    assert sum(passes) == sum(1 + sum(len(a) - 1 for a in bench.answers()) for _ in set(bench.prompts()))
 
 
 def test_a_small_store_encodes_for_one_part_of_the_plan_at_a_time(bench) -> None:

@@ -16,7 +16,6 @@ from ledger_lines import line, sealed, written
 
 from lever_pipe.base.errors import RecordError
 from lever_pipe.lvlms.asking.ledger import (
-    LOG_PROB_TOLERANCE,
     ROWS_PER_CHUNK,
     Ledger,
     read_files,
@@ -71,14 +70,6 @@ def test_disagreements_are_counted_and_the_first_file_wins(tmp_path: Path) -> No
     assert ledger.get(KEY) == {"text": "red", "scores": {"1": [-1.0]}}
 
 
-@pytest.mark.parametrize(("gap", "count"), [(0.5, 0), (2.0, 1)])
-def test_batch_noise_is_no_disagreement(gap: float, count: int) -> None:
-    ledger = Ledger(None)
-    ledger.put(KEY, {"scores": {"1": [-1.0]}})
-    ledger.put(KEY, {"scores": {"1": [-1.0 - gap * LOG_PROB_TOLERANCE]}})
-    assert ledger.disagreements == count
-
-
 @given(cut=st.integers(min_value=0, max_value=400))
 def test_any_cut_of_a_file_loses_only_the_torn_row(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     folder = tmp_path_factory.mktemp("cut")
@@ -126,25 +117,6 @@ def test_a_writer_that_is_killed_keeps_what_it_flushed(tmp_path: Path) -> None:
     assert job.returncode == -signal.SIGKILL
     survivor = Ledger(tmp_path)
     assert all(f"{i:064x}" in survivor for i in range(numbers[-1] + 1))
-
-
-def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:
-    script = (
-        "def cut(descriptor):\n"
-        "    os.truncate(descriptor, os.fstat(descriptor).st_size - 7)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "ledger.put('ab' * 32, {'text': 'red'}); ledger.flush()\n"
-        "os.fsync = cut\n"
-        "ledger.put('cd' * 32, {'text': 'blue'}); ledger.flush()\n"
-    )
-    job = start(script, tmp_path)
-    job.communicate()
-    assert job.returncode == -signal.SIGKILL
-    with written(tmp_path) as survivor:
-        assert (survivor.get(KEY), survivor.get(OTHER)) == ({"text": "red"}, None)
-        survivor.put(OTHER, {"text": "blue"})
-    assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
-    assert len(files(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first chunk", "later chunk"])
@@ -217,3 +189,22 @@ def test_a_reader_finds_rows_that_a_merge_moves_meanwhile(tmp_path: Path, target
         if path.name != target:
             path.unlink()
     assert list(reader) == [(tmp_path / target, "".join(lines.values()).encode())]
+
+
+def test_a_line_that_a_kill_cut_off_is_skipped_and_the_next_run_writes_it(tmp_path: Path) -> None:
+    script = (
+        "def cut(descriptor):\n"
+        "    os.truncate(descriptor, os.fstat(descriptor).st_size - 7)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "ledger.put('ab' * 32, {'text': 'red'}); ledger.flush()\n"
+        "os.fsync = cut\n"
+        "ledger.put('cd' * 32, {'text': 'blue'}); ledger.flush()\n"
+    )
+    job = start(script, tmp_path)
+    job.communicate()
+    assert job.returncode == -signal.SIGKILL
+    with written(tmp_path) as survivor:
+        assert (survivor.get(KEY), survivor.get(OTHER)) == ({"text": "red"}, None)
+        survivor.put(OTHER, {"text": "blue"})
+    assert Ledger(tmp_path).get(OTHER) == {"text": "blue"}
+    assert len(files(tmp_path)) == 2

@@ -124,7 +124,7 @@ def test_the_packed_plugin_reads_a_processor_as_it_is_saved(tmp_path: Path, path
     alone.unlink()
     assert opened(tmp_path, paths, "qwen2_5_vl").run(requests) == replies
     whole.write_text(json.dumps({"image_processor": {k: v for k, v in image_settings.items() if k != "image_mean"}}))
-    with pytest.raises(CheckpointError, match=r"processor_config\.json: expected .* found no image_mean"):
+    with pytest.raises(CheckpointError, match=r"processor_config\.json: .*image_mean"):
         opened(tmp_path, paths, "qwen2_5_vl")
     whole.unlink()
     (found,) = [each for each in local_checks.check(experiment(tmp_path), rules=None, folder=Path()) if each.do]
@@ -204,7 +204,7 @@ def test_a_lost_system_text_stops_every_run_and_none_is_written(
     assert problems("be brief") == [found]
     assert problems("") == problems(None) == []
     family = opened(tmp_path, paths).family
-    with pytest.raises(CheckpointError, match=r"writes the system text of lvlm\.prompt\.system; found one that"):
+    with pytest.raises(CheckpointError, match=r"lvlm\.prompt\.system"):
         family.render(prompts_of(paths, "turns", "be brief")[0])
     (segment,) = family.render(prompts_of(paths, "turns", "")[0])
     assert "be brief" not in segment.text

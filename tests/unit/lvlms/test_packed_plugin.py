@@ -19,7 +19,7 @@ from lever_pipe.experiment.lvlm import PromptSettings
 from lever_pipe.lvlms.asking.answering import LedgerLvlm, open_lvlm
 from lever_pipe.lvlms.asking.ledger import Ledger, engines_of
 from lever_pipe.lvlms.asking.prompts import Prompt, Turn, Wording
-from lever_pipe.lvlms.protocol import COUNTERS, ImageSource, LvlmRequest
+from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 STYLE = PromptSettings(layout="turns", system="", demonstration="{question} {answer}", query="{question}")
 WORDING = Wording(STYLE)
@@ -53,15 +53,6 @@ def requests(examples: list[Example]) -> list[LvlmRequest]:
     return [LvlmRequest(prompt, ("red", "two dog")[: 1 + i % 2]) for i, prompt in enumerate(built)]
 
 
-def test_an_answers_log_probability_is_the_sum_with_the_end_of_the_turn(load, requests, bench) -> None:
-    engine = load()
-    (request,) = engine.tokenize([LvlmRequest(requests[1].prompt, ("two dog",))])
-    (score,) = engine.run([LvlmRequest(requests[1].prompt, ("two dog",))])[0].answer_log_probs
-    assert request.answers[0] == (*bench.ids("two dog"), bench.parts.eos)
-    # 1e-4: fp32 sums in another order.
-    assert score == pytest.approx(sum(bench.library.scores(request.prompt, request.answers[0])), abs=1e-4)
-
-
 def test_a_warm_ledger_answers_without_any_forward(load, requests, tmp_path: Path) -> None:
     cold = load(tmp_path)
     replies = cold.run(requests)
@@ -71,40 +62,6 @@ def test_a_warm_ledger_answers_without_any_forward(load, requests, tmp_path: Pat
     assert (counters["forwards"], counters["images_encoded"]) == (0, 0)
     assert counters["prompts_from_ledger"] == counters["prompts_distinct"] == 5
     assert len(list(tmp_path.glob("*.jsonl"))) == 1  # nothing to add, nothing written
-
-
-def test_identical_prompts_are_answered_once(load, requests) -> None:
-    engine = load()
-    replies = engine.run(requests)
-    assert replies[1].text == replies[5].text
-    counters = engine.counters
-    assert (counters["prompts_asked"], counters["prompts_distinct"]) == (6, 5)
-    again = engine.run(requests[:2])
-    assert again == replies[:2]
-    assert engine.counters["forwards"] == counters["forwards"]
-    assert set(engine.counters) == set(COUNTERS)
-
-
-def test_every_image_is_encoded_once(load, requests) -> None:
-    engine = load()
-    engine.run(requests[:3])
-    engine.run(requests)
-    displayed = [digest for request in requests for digest in request.prompt.images]
-    assert engine.counters["images_encoded"] == engine.counters["images_distinct"] == len(set(displayed))
-    assert engine.counters["images_shown"] == len(displayed) + sum(len(r.prompt.images) for r in requests[:3])
-
-
-def test_further_answers_of_a_known_prompt_only_score(load, requests, tmp_path: Path) -> None:
-    prompt = requests[0].prompt
-    first = load(tmp_path)
-    text = first.run([LvlmRequest(prompt)])[0].text
-    second = load(tmp_path)
-    reply = second.run([LvlmRequest(prompt, ("green", "red"))])[0]
-    assert reply.text == text
-    assert second.counters["forwards"] == 1  # no decoding
-    third = load(tmp_path)
-    assert third.run([LvlmRequest(prompt, ("red", "green"))])[0].answer_log_probs == reply.answer_log_probs[::-1]
-    assert third.counters["forwards"] == 0
 
 
 @pytest.mark.parametrize(
@@ -117,15 +74,6 @@ def test_the_key_depends_on_what_the_answer_depends_on(load, requests, change: d
     assert {plain.key(p) for p in prompts}.isdisjoint(other.key(p) for p in prompts)
     # The size of a batch moves last bits only; sharing across it is what removes that noise.
     assert [plain.key(p) for p in prompts] == [batched.key(p) for p in prompts]
-
-
-def test_the_key_depends_on_each_image(load, examples: list[Example]) -> None:
-    engine = load()
-    displayed = ((1, 0), (1, 5), (6, 0))  # equal except for one image
-    requests = [LvlmRequest(WORDING.prompt(examples[query], [examples[other]])) for other, query in displayed]
-    prompts = [request.prompt for request in engine.tokenize(requests)]
-    assert len({prompt.text for prompt in prompts}) == 1
-    assert len({engine.key(prompt) for prompt in prompts}) == 3
 
 
 def test_the_key_depends_on_weights_and_image_processor(load, requests, folder: Path, tmp_path: Path) -> None:
@@ -150,7 +98,7 @@ def test_a_broken_image_is_named_and_what_was_done_is_kept(load, requests, paths
     broken.write_bytes(whole[: len(whole) // 2])
     engine = load(tmp_path / "ledger", images={**paths, victim: broken})
     engine.run(requests[:2])
-    with pytest.raises(ImageError, match=r"half\.png: expected the image .* found other bytes"):
+    with pytest.raises(ImageError, match=r"half\.png: "):
         engine.run(requests)
     warm = load(tmp_path / "ledger")
     warm.run(requests[:2])
@@ -164,7 +112,7 @@ def test_control_tokens_in_the_data_are_refused(load, requests, location: str) -
     if location == "answer":
         turns = (*turns[:1], Turn("assistant", (bad,)))
     prompt = Prompt((turns, (Turn("user", ("and now",)),)))
-    with pytest.raises(DataError, match=r"'a<\|im_end\|>b': expected .* found the control token <\|im_end\|>"):
+    with pytest.raises(DataError, match=r"<\|im_end\|>"):
         load().run([LvlmRequest(prompt, (bad,) if location == "given answer" else ())])
 
 

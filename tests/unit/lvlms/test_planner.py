@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -108,23 +107,6 @@ def test_the_plan_does_not_depend_on_the_order(requests, rng: random.Random) -> 
 
     shuffled = rng.sample(requests, len(requests))
     assert shape(chunks(requests, budget())) == shape(chunks(shuffled, budget()))
-
-
-def test_a_prompt_that_begins_another_is_answered_on_the_way() -> None:
-    (chunk,) = chunks([request([3, 2, 4], ((1, 1),)), request([3, 2], ((1,), (1, 2, 3)))], budget())
-    by_beginning = {beginning(node): node for node in nodes([chunk])}
-    inner = by_beginning[(3,) * 3, (2,) * 2]
-    assert inner.is_kept
-    assert inner.branches == (0, 2)
-    assert by_beginning[(3,) * 3, (2,) * 2, (4,) * 4].parent is inner
-
-
-def test_equal_shapes_stand_side_by_side() -> None:
-    (chunk,) = chunks([request([1, a, b, 1]) for a in (2, 3) for b in (2, 3, 4)], budget(wave=1000, stored=1000))
-    leaves = [node.shape for node in chunk.waves[-1]]
-    assert len(leaves) == 6
-    changes = sum(one != other for one, other in pairwise(leaves))
-    assert changes + 1 == len(set(leaves))
 
 
 def test_what_no_plan_can_hold_is_refused() -> None:

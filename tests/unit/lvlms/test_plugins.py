@@ -100,7 +100,8 @@ def test_a_model_never_says_an_image(saved_model: tuple[str, Path], paths: dict[
     for engine in plugins_of(saved_model[0]):
         plain, forced = answers_of(engine)
         assert forced == plain
-    assert len({tuple(answers_of(engine, num_beams=3)[1]) for engine in plugins_of(saved_model[0])}) == 1
+    if saved_model[0] in FAST:
+        assert len({tuple(answers_of(engine, num_beams=3)[1]) for engine in plugins_of(saved_model[0])}) == 1
 
 
 def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
@@ -108,10 +109,7 @@ def test_a_template_with_a_system_text_of_its_own_cannot_write_a_prompt_without(
 ) -> None:
     FOLDERS["qwen2_5_vl"](tmp_path)
     engine = opened("hf", tmp_path, paths)
-    with pytest.raises(
-        CheckpointError,
-        match=r"adds no system text; found one that adds its own .*assistant\)\. Set lvlm\.prompt\.system",
-    ):
+    with pytest.raises(CheckpointError, match=r"lvlm\.prompt\.system"):
         engine.run([LvlmRequest(prompts_of(paths, "turns", "")[0])])
     (written,) = engine.family.render(prompts_of(paths, "turns", None)[0])
     assert "You are a helpful assistant." in written.text

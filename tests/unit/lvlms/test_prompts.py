@@ -64,13 +64,6 @@ def test_segments_begin_at_special_tokens_and_carry_their_images(layout: str) ->
     assert neutral(layout, 4).images == displayed
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_prompts_with_a_common_selection_share_segments(layout: str) -> None:
-    # Nested shots: the first k demonstrations of a longer selection are the same segments.
-    two, four = prompt(layout, 2), prompt(layout, 4)
-    assert four[: len(two) - 1] == two[:-1]
-
-
 @pytest.mark.skipif(not WORLD.is_dir(), reason="the embedded world's model is not there")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("system", ["", "answer with a word"])

@@ -22,8 +22,6 @@ from lever_pipe.lvlms.asking.prompts import Wording
 from lever_pipe.lvlms.protocol import ImageSource, LvlmRequest
 
 MODEL = "some/model:3b"
-END = [3.0, 4.0]
-"""Log-probabilities of the double's template text after an answer: the end of a turn and a line feed."""
 
 
 def opened(
@@ -94,23 +92,6 @@ def test_a_server_is_shown_each_prompt_once_and_never_again(tmp_path: Path) -> N
     )
 
 
-def of_tokens(request: dict[str, Any]) -> dict[str, Any]:
-    """Two tokens are the prompt, each letter of an answer is one, and END follows a finished answer."""
-    last = request["messages"][-1]
-    if last["role"] == "user":
-        return reported("x")
-    letters = [float(ord(letter)) for letter in last["content"]]
-    values = [2.0, *letters, *([] if request["continue_final_message"] else END)]
-    return reported("", prompt_logprobs=[None, *({"7": {"logprob": -value}} for value in values)])
-
-
-def test_a_given_answer_has_the_probabilities_of_its_own_tokens() -> None:
-    with serve(always=answering(of_tokens)) as double:
-        replies = opened(double.url).run(requests(3, ("ab", "c")))
-    own = ((-float(ord("a")), -float(ord("b")), -END[0]), (-float(ord("c")), -END[0]))
-    assert [reply.token_log_probs for reply in replies] == [own] * 3
-
-
 @pytest.mark.parametrize(
     "act", [completion("x"), answering(lambda _: reported("x", prompt_logprobs=[])), send(b"{}", status=400)]
 )
@@ -139,16 +120,6 @@ def test_what_a_server_does_not_answer_is_told_and_what_it_did_is_kept(name: str
     with serve(always=answering(lambda _: reported("x"))) as double:
         assert [reply.text for reply in opened(double.url, tmp_path).run(requests(6))] == ["x"] * 6
     assert len(double.requests) == 2
-
-
-@pytest.mark.parametrize(
-    ("connection", "n_prompts"), [({"most_requests": 3}, 3), ({"most_tokens": 100}, 2), ({"most_tokens": 101}, 3)]
-)
-def test_a_limit_ends_the_asking(connection: dict[str, int], n_prompts: int) -> None:
-    act = answering(lambda _: reported("x", usage={"prompt_tokens": 45, "total_tokens": 50}))
-    with serve(always=act) as double, pytest.raises(ServerError, match=r"most_.*Raise it"):
-        opened(double.url, concurrency=1, **connection).run(requests(6))
-    assert len(double.requests) == n_prompts
 
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {  # replies of real servers, and the words of their problem

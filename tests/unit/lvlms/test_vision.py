@@ -58,15 +58,6 @@ def test_dropped_features_come_back_with_the_same_bits(bench) -> None:
     assert small._bytes <= wanted[0].nbytes * 2
 
 
-def test_the_image_goes_that_nobody_has_read_for_longest(bench) -> None:
-    one, other, third = list(bench.paths)[:3]
-    size = sum(features.nbytes for features in bench.vision().features([one, other, third]))
-    store = bench.vision(capacity=size - 1)
-    for digests in ([one, other], [one], [third], [one]):
-        store.features(digests)
-    assert store.encoded == 3
-
-
 @pytest.mark.parametrize("patches", [1, 40, 10_000])
 def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.MonkeyPatch, patches: int) -> None:
     digests = list(bench.paths)
@@ -76,11 +67,3 @@ def test_the_batch_size_of_the_tower_does_not_matter(bench, monkeypatch: pytest.
     for one, other in zip(found, wanted, strict=True):
         # 1e-5: as above, sums in another order.
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
-
-
-def test_grids_by_size_are_those_of_the_processor(bench) -> None:
-    store = bench.vision()
-    for digest in bench.paths:
-        pixels = bench.parts.image_processor(images=[ImageSource(bench.paths).open(digest)], return_tensors="pt")
-        assert list(store.grid(digest)) == pixels["image_grid_thw"][0].tolist()
-    assert store.encoded == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from fake_slurm import FakeSlurm, on_path
 from lever_pipe.__main__ import main
 from lever_pipe.base import model_folders
 from lever_pipe.base.errors import PreflightError
-from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
+from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import doctor, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
@@ -55,23 +54,10 @@ def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, s
     return [(str(finding.level), finding.check) for finding in findings if finding.level is not Level.OK]
 
 
-def test_a_snakemake_that_nobody_looked_at_is_a_warning(
-    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snakemake_adapter, "unknown_versions", lambda: {"snakemake": "99.1"})
-    assert complaints(local_checks.check(experiment, rules=set(), folder=folder)) == [("warning", "snakemake")]
-
-
 def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> None:
     found = list(local_checks.check(experiment, rules=None, folder=folder))
     assert complaints(found) == []
     assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
-
-
-def test_a_store_that_takes_no_file_is_a_problem(experiment: Experiment, folder: Path) -> None:
-    elsewhere = experiment.model_copy(update={"store": StoreSettings(folder="/proc/store")})
-    found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
-    assert found == [("problem", "disk of /proc/store/ledger")]
 
 
 def test_a_broken_model_is_a_problem_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:
@@ -101,21 +87,6 @@ def test_an_absent_model_is_told_with_the_command_that_brings_it(folder: Path, n
     found = lvlm_problem(parse_experiment({**WORLD, "studies": ["lever"], "lvlm": {"model": name}}), folder)
     assert (found.level, found.found) == (Level.PROBLEM, "no such folder")
     assert command in found.do
-
-
-def test_a_model_of_the_grid_is_looked_at(folder: Path) -> None:
-    grid = {"data": {"world": {}}, "samplers": ["uniform"], "lvlms": {"own": {"model": "models/own"}}}
-    experiment = parse_experiment({**WORLD, "studies": ["grid"], "grid": grid})
-    found = {outcome.check: outcome.level for outcome in local_checks.check(experiment, rules=None, folder=folder)}
-    assert found["grid.lvlms.own.model models/own"] is Level.PROBLEM
-
-
-def test_bin_weights_are_told_with_the_command_that_turns_them(experiment: Experiment, folder: Path) -> None:
-    location = folder / "resources/world/lvlm"
-    for path in location.glob("*.safetensors*"):
-        path.unlink()
-    (location / "pytorch_model.bin").touch()
-    assert lvlm_problem(experiment, folder).do == "Make them: lever-pipe convert resources/world/lvlm"
 
 
 def constant(module: str, name: str) -> Any:
@@ -160,11 +131,6 @@ def test_absent_raw_files_and_empty_image_folders_are_named(folder: Path) -> Non
     assert list(local_checks.raw_data(experiment, rules={"build_report"}, folder=folder)) == []
 
 
-def test_raw_tasks_of_the_second_study_are_named(folder: Path) -> None:
-    (found,) = local_checks.raw_data(parse_experiment({"studies": ["intention"]}), rules=None, folder=folder)
-    assert "data/intention/train.parquet" in found.found
-
-
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def with_free(free: int) -> list[Outcome]:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
@@ -186,17 +152,6 @@ def test_a_local_run_finds_what_a_run_on_slurm_left(
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
     with pytest.raises(PreflightError, match="1  RUNNING  a"):
         doctor.preflight(experiment, **call)
-
-
-def test_a_local_run_goes_on_where_slurm_is_silent_or_absent(
-    experiment: Experiment, folder: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / orphans.LOGS).mkdir(parents=True)
-    fake.fails("squeue")
-    call = {"executor": "local", "jobs": [JOB], "folder": folder}
-    assert complaints(doctor.preflight(experiment, **call)) == [("warning", orphans.CHECK)]
-    monkeypatch.setenv("PATH", str(folder))
-    assert complaints(doctor.preflight(experiment, **call)) == []
 
 
 @pytest.fixture
@@ -241,17 +196,6 @@ def test_a_job_on_a_gpu_needs_one(
     assert message in "".join(problems)
 
 
-def test_a_model_that_is_not_there_asks_for_no_gpu(experiment: Experiment, folder: Path) -> None:
-    """Only its absence is a problem; the rules' nodes are unknown."""
-    rules = ("answer_prompts", "train_on_policy_epoch", "embed_examples", "train_rce_epoch", "warm_start_agent")
-    jobs = [{**JOB, "rule": rule, "device": "cuda"} for rule in rules]
-    assert local_checks.of_known_size(experiment, jobs, folder) == jobs
-    shutil.rmtree(folder / "resources/world/lvlm")
-    assert local_checks.of_known_size(experiment, jobs, folder) == jobs[2:]
-    expected = [("problem", "lvlm.model resources/world/lvlm")]
-    assert complaints(local_checks.check(experiment, rules={"train_on_policy_epoch"}, folder=folder)) == expected
-
-
 def test_all_problems_come_at_once(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
     (folder / "resources/world/clip/config.json").unlink()
     fake.has(("1", "RUNNING", "lever_pipe_1f", "rule_a", str(folder)))
@@ -261,11 +205,6 @@ def test_all_problems_come_at_once(experiment: Experiment, folder: Path, fake: F
         doctor.preflight(experiment, **call)
     for words in ("no config.json", "1  RUNNING  a"):
         assert words in str(caught.value)
-
-
-def test_a_run_with_nothing_to_submit_asks_slurm_nothing(experiment: Experiment, folder: Path, fake: FakeSlurm) -> None:
-    doctor.preflight(experiment, executor="slurm", jobs=[], prefix=PREFIX, folder=folder)
-    assert fake.calls == []
 
 
 @pytest.mark.parametrize(
@@ -310,26 +249,6 @@ def test_a_request_of_memory_that_replaces_mem_mb_is_refused(
         doctor.preflight(experiment, executor="lever-slurm", jobs=jobs, prefix=PREFIX, folder=folder)
     assert " for train_agent. " in str(caught.value) and "mem_mb: 4300 * attempt" in str(caught.value)
     doctor.preflight(experiment, executor="local", jobs=jobs, folder=folder)
-
-
-@pytest.mark.parametrize("way", ["words", "profile", "rule"])
-def test_memory_per_cpu_is_refused_however_it_is_given(tmp_path: Path, way: str) -> None:
-    profile, cluster = tmp_path / "profile", FakeSlurm(tmp_path / "slurm")
-    shutil.copytree(REPOSITORY / "profiles/slurm", profile)
-    words = {
-        "words": ("--default-resources", "mem_mb_per_cpu=4000", "runtime=60"),
-        "rule": ("--set-resources", "prepare_tasks:mem_mb_per_cpu=4000"),
-    }
-    if way == "profile":
-        path = profile / "config.yaml"
-        path.write_text(path.read_text().replace("mem_mb: 4300 * attempt", "mem_mb_per_cpu: 4000"))
-    settings = ("--workflow-profile", str(profile), "--config", f"results={tmp_path}/results", "studies=[intention]")
-    path_ = f"{cluster.folder}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "lever_pipe", "doctor", *settings, *words.get(way, ())]
-    environment = os.environ | {"PATH": path_}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "found mem_mb_per_cpu for " in done.stdout
 
 
 @pytest.mark.parametrize(("local_exec", "rules"), [(False, ["a"]), (True, ["a", "b"])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,26 +94,6 @@ def test_a_failed_job_has_the_last_lines_of_the_stages_log(run: Run, text: str, 
     assert (job.logs, job.slurm_job, job.slurm_logs) == ([log], "", ())
 
 
-def test_a_log_of_an_earlier_run_is_not_shown(run: Run) -> None:
-    log = run.write("log.txt", "ConfigError: of long ago\n")
-    os.utime(log, (1, 1))
-    run.starts(1, log=log)
-    run.fails(1, log=log)
-    assert "long ago" not in str(run.only.lines)
-
-
-def test_only_the_last_attempt_counts(run: Run) -> None:
-    log = run.write("log.txt", "ValueError: first\n")
-    for job in (1, 2):
-        run.starts(job, log=log)
-        run.fails(job, log=log)
-        run.starts(job, log=log)
-    run.finishes(1)
-    run.write("log.txt", "ValueError: second\n")
-    run.fails(2, log=log)
-    assert [(row.attempts, row.lines) for row in run.failures.failed] == [(2, ("ValueError: second",))]
-
-
 @pytest.mark.parametrize("state", STATES)
 def test_a_state_of_slurm_is_told_before_the_stages_log(run: Run, state: str) -> None:
     log = run.write("log.txt", "ValueError: a warning that was caught\n")
@@ -128,28 +107,6 @@ def test_a_state_of_slurm_is_told_before_the_stages_log(run: Run, state: str) ->
 
 
 CANCELLED = "slurmstepd-n1: error: *** JOB 16 ON n1 CANCELLED AT 2026-11-21T17:43:43 DUE TO {} ***"
-SLURM_LOGS = {
-    "time limit": (CANCELLED.format("TIME LIMIT"), "TIMEOUT"),
-    "preemption": (CANCELLED.format("PREEMPTION"), "PREEMPTED"),
-    "polled memory limit": (
-        "slurmstepd-n2: error: StepId=5.0 exceeded memory limit (995733504 > 629145600), being killed",
-        "OUT_OF_MEMORY",
-    ),
-    "cgroup": (
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=5.0. Some of the step tasks have been OOM Killed.",
-        "OUT_OF_MEMORY",
-    ),
-    "a step that could not start": ("srun: error: Unable to create step for job 6: x", ""),
-    "a signal": ("Command 'set -e; x' died with <Signals.SIGKILL: 9>.", "SIGKILL"),
-    "memory of the GPU in a shown log": ("torch.OutOfMemoryError: CUDA out of memory, above its memory limit", ""),
-}
-
-
-@pytest.mark.parametrize(("text", "ended"), SLURM_LOGS.values(), ids=SLURM_LOGS)
-def test_slurms_own_log_tells_what_the_state_hides(run: Run, text: str, ended: str) -> None:
-    run.starts(1)
-    run.ends_in_slurm(1, "FAILED", slurm_log=run.write("17.log", text))
-    assert (run.only.ended, run.only.lines, run.only.slurm_job) == (ended, (text,), "17")
 
 
 def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
@@ -169,21 +126,6 @@ def test_a_refused_submission_says_what_sbatch_said(run: Run) -> None:
     assert "Requested node configuration is not available" in displayed
     assert "of the attempt before" not in displayed
     assert (run.only.ended, run.only.slurm_job, run.only.slurm_logs) == ("", "", ())
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_an_end_that_the_watchdog_tells_is_told(run: Run, state: str) -> None:
-    run.starts(1)
-    run.errs(1, rule_msg=f"SLURM job 17 ended as {state}: words. {ADVICE}", aux={"external_jobid": "17"})
-    assert (run.only.ended, run.only.slurm_job) == (state, "17")
-
-
-@pytest.mark.parametrize(("status", "ended"), [(137, "SIGKILL"), (143, "SIGTERM"), (2, ""), (9, ""), (1, "")])
-def test_the_status_of_a_local_command_tells_its_signal(run: Run, status: int, ended: str) -> None:
-    log = run.write("log.txt", "ConfigError: of the stage\n")
-    run.starts(1, log=log)
-    run.fails(1, status=status, log=log)
-    assert run.only.ended == ended
 
 
 def test_a_missing_output_is_a_failure_although_no_job_error_is_told(run: Run) -> None:
@@ -243,9 +185,3 @@ def test_the_summary_shows_each_failed_job(run: Run) -> None:
         "    log: absent.txt\n"
         "Finished results are kept; the same command continues the run.\n"
     )
-
-
-def test_a_record_of_another_shape_never_ends_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.emit("job_info", "x")
-    half_done(run)
-    assert run.only.attempts == 1

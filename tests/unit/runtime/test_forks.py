@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lever_pipe.runtime import forks as module
 from lever_pipe.runtime.forks import Forks, call_in
@@ -90,12 +87,6 @@ def test_a_job_ends_as_a_process_would(
     text = log.read_text()
     assert "earlier" not in text
     assert output.format(folder=tmp_path) in text
-
-
-def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
-    assert start("spoil").result(SOON) == 0
-    assert start("say", "x", REPLY="clean").result(SOON) == 0
-    assert log.read_text() == f"clean {Path.cwd()} x\n"
 
 
 def test_a_job_does_not_ask_git_and_libraries_again(start: Start, log: Path) -> None:
@@ -246,12 +237,6 @@ def test_anything_else_is_left_to_the_shell(command: str) -> None:
     assert call_in(command) is None
 
 
-@given(st.lists(st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), max_size=8), max_size=4))
-def test_words_come_back_as_a_shell_reads_them(words: list[str]) -> None:
-    command = f"{shlex.join(['python', '-m', 'lever_pipe', 'stage', *words])} > 'a b' 2>&1"
-    assert call_in(command) == (words, "a b")
-
-
 def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, str]] = []
     own = import_module("snakemake.shell")
@@ -259,3 +244,9 @@ def test_a_job_has_the_environment_that_snakemake_gives_a_command(monkeypatch: p
     monkeypatch.setattr(own, "sp", SimpleNamespace(**vars(subprocess) | vars(fake)))
     own.shell("true", threads=3, resources={"tmpdir": "/here"})
     assert given == [module.environment_of(SimpleNamespace(threads=3, resources={"tmpdir": "/here"}))]
+
+
+def test_a_job_leaves_nothing_to_the_next(start: Start, log: Path) -> None:
+    assert start("spoil").result(SOON) == 0
+    assert start("say", "x", REPLY="clean").result(SOON) == 0
+    assert log.read_text() == f"clean {Path.cwd()} x\n"

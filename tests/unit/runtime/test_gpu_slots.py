@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -92,12 +91,6 @@ def test_a_job_that_lacks_one_gpu_keeps_none_of_them(tmp_path: Path) -> None:
     end(starved)
 
 
-def test_what_slurm_gave_is_used_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gpu_slots.VISIBLE, "3,5")
-    gpu_slots.take(2, folder=tmp_path)
-    assert os.environ[gpu_slots.VISIBLE] == "3,5"
-
-
 @pytest.mark.parametrize("visible", ["0", "", "0,-1"])
 def test_too_few_gpus_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
     monkeypatch.setenv(gpu_slots.VISIBLE, visible)
@@ -118,25 +111,6 @@ def test_a_machine_that_lists_no_gpu_goes_on_only_where_cuda_has_one(
         with pytest.raises(MachineError, match="found 0 visible"):
             gpu_slots.take(1, folder=tmp_path / "locks")
     assert gpu_slots.VISIBLE not in os.environ
-
-
-def test_gpus_are_counted_where_nothing_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'GPU 0: one'\necho '  MIG 1g.5gb Device 0: slice'\necho 'GPU 1: two'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv(gpu_slots.VISIBLE, raising=False)
-    assert gpu_slots.visible_gpus() == ["0", "1"]
-
-
-def test_each_allocation_has_its_own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPU 0 of one SLURM job need not be GPU 0 of another on the same node."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for job in ("17", "18"):
-        monkeypatch.setenv(gpu_slots.VISIBLE, "0")
-        monkeypatch.setenv("SLURM_JOB_ID", job)
-        gpu_slots.take(1)
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_stage_on_gpus_takes_its_slots_first(monkeypatch: pytest.MonkeyPatch) -> None:

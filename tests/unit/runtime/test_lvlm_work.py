@@ -63,18 +63,6 @@ def test_prompts_tokens_and_operations_are_those_counted_by_hand(rule: str) -> N
     assert hours([found])["H100"] == pytest.approx(2 * PARAMETERS * tokens / (0.3 * 989e12) / 3600)
 
 
-def test_the_packed_engine_scores_given_answers_in_the_prompts_own_pass() -> None:
-    jobs, prompts, examples = RULES["generate_rl_data"]
-    (found,) = lvlm_work(jobs, experiment(**PRODUCTION, engine="qwen2_5_vl"))
-    assert found.tokens == 460 * examples + 15 * prompts
-
-
-def test_a_model_of_unknown_size_has_prompts_and_no_hours() -> None:
-    (found,) = lvlm_work(RULES["answer_prompts"][0], experiment(**PRODUCTION | {"model": "models/mine"}))
-    assert (found.prompts, found.flop, hours([found])) == (32, None, {})
-    assert "Hours" not in text([found])
-
-
 def test_what_is_skipped_and_what_asks_nothing_is_left_out() -> None:
     skipped = [each._replace(skipped="in the store") for each in RULES["search_beams"][0]]
     assert lvlm_work([*skipped, job("build_report")], experiment()) == []

@@ -34,14 +34,6 @@ def test_only_jobs_of_this_folder_and_prefix_are_orphans(fake: FakeSlurm, tmp_pa
     assert orphans.find(PREFIX, tmp_path) == mine
 
 
-def test_a_run_inside_a_job_is_no_orphan_of_itself(
-    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    fake.has(job(7, tmp_path))
-    assert orphans.check(PREFIX, tmp_path).level is Level.OK
-
-
 def test_jobs_and_silence_are_problems_and_an_empty_queue_is_none(fake: FakeSlurm, tmp_path: Path) -> None:
     assert orphans.check(PREFIX, tmp_path).level is Level.OK
     fake.has(job(1, tmp_path), job(2, tmp_path, state="COMPLETING"))

@@ -13,8 +13,6 @@ from lever_pipe.runtime import sizing
 
 ROOT = Path(__file__).parents[3]
 PROFILES = {path.parent.name: path for path in (ROOT / "profiles").glob("*/*.yaml")}
-# Settings that all profiles must share: they decide on trusted results and reruns.
-EVERYWHERE = ("rerun-incomplete", "max-checksum-file-size", "scheduler", "show-failed-logs", "quiet")
 
 
 def profile(name: str) -> dict[str, Any]:
@@ -30,13 +28,6 @@ def test_a_profile_is_read_as_snakemake_reads_it(name: str) -> None:
         keys = ProfileConfigFileParser().parse(stream).keys()
     options = {word for action in get_argument_parser()._actions for word in action.option_strings}
     assert {f"--{key}" for key in keys} <= options
-
-
-@pytest.mark.parametrize("name", ["slurm", "node"])
-def test_profiles_agree_on_what_is_trusted(name: str) -> None:
-    default = profile("default")
-    assert {key: profile(name)[key] for key in EVERYWHERE} == {key: default[key] for key in EVERYWHERE}
-    assert not profile(name).get("keep-incomplete")
 
 
 def test_the_slurm_profile_keeps_the_rules_that_prevent_hangs_and_doubles() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,6 @@ import pytest
 import yaml
 from snakemake.utils import update_config
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.plans import models
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing
@@ -84,35 +80,6 @@ def test_every_rule_that_loads_a_model_has_a_size() -> None:
     assert {rule for model in models for rule in model.rules} == {*sizing.PRODUCTION_MODEL} - {"warm_start_agent"}
 
 
-def test_every_named_rule_exists() -> None:
-    text = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    assert set(MODEL_RULES) <= set(re.findall(r"^ *rule (\w+):", text, flags=re.MULTILINE))
-
-
-def weights(folder: Path, parameters: int) -> str:
-    header = json.dumps({"w": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()
-    path = folder / "model.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
-    os.truncate(path, path.stat().st_size + 4 * parameters)
-    return str(folder)
-
-
-def of_agent(folder: str, **grpo: int) -> Callable[[str], sizing.Resources]:
-    values = experiment("config/intention_qwen3_8b.yaml").model_dump(mode="json")
-    values["intention"]["model"]["folder"] = folder
-    values["intention"]["grpo"] |= grpo
-    return sizing.resources_for(parse_experiment(values))
-
-
-def test_a_small_agent_trains_on_one_gpu(tmp_path: Path) -> None:
-    resources_of = of_agent(weights(tmp_path, 135_000_000))
-    requested = first(resources_of, "train_agent")
-    assert (requested["device"], requested["gpu"]) == ("cuda", 1)
-    assert 16_000 < requested["mem_mb"] < 24_000
-    assert first(resources_of, "evaluate_agent")["mem_mb"] < requested["mem_mb"]
-    assert first(resources_of, "evaluate_start") == first(resources_of, "evaluate_agent")
-
-
 @pytest.mark.parametrize("attempt", [2, 3])
 def test_each_attempt_asks_for_the_first_memory_and_time_once_more(attempt: int) -> None:
     resources_of = sizing.resources_for(experiment("config/okvqa_qwen2_5_vl_3b.yaml"))
@@ -136,20 +103,6 @@ def test_one_switch_says_how_gpus_are_asked_for(request_: str, expected: dict[st
     requested = {k: v for k, v in resources_of("train_agent").resources.items() if k in ("gpu", "gres", "gpu_model")}
     assert requested == expected
     assert sizing.gpus_of(requested) == 1
-
-
-def test_another_way_of_asking_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gpu_request"):
-        sizing.resources_for(experiment(), gpu_request="gpus")
-
-
-@pytest.mark.parametrize(("parameters", "device"), [(1000, "cpu"), (models.EMBEDDED_PARAMETERS + 1, "cuda")])
-def test_the_size_of_the_weights_decides(tmp_path: Path, parameters: int, device: str) -> None:
-    values = experiment().model_dump(mode="json")
-    values["lvlm"]["model"] = weights(tmp_path, parameters)
-    resources_of = sizing.resources_for(parse_experiment(values))
-    assert resources_of("answer_prompts").resources["device"] == device
-    assert resources_of("embed_examples").resources["device"] == "cpu"
 
 
 @pytest.mark.parametrize(

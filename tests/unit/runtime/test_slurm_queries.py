@@ -24,12 +24,6 @@ def test_queued_jobs_keep_bars_and_blanks_and_lose_the_word_for_nothing(fake: Fa
     assert second.comment == ""
 
 
-def test_an_empty_queue_is_no_silence(fake: FakeSlurm) -> None:
-    assert slurm.queued_jobs() == []
-    fake.fails("squeue")
-    assert slurm.queued_jobs() is None
-
-
 def test_a_name_gives_the_states_of_its_jobs(fake: FakeSlurm) -> None:
     fake.answers("squeue", f"7{MARK}COMPLETED\n5{MARK}FAILED\n")
     assert slurm.states_of("lever_pipe_1f") == {"7": "COMPLETED", "5": "FAILED"}
@@ -86,7 +80,3 @@ def test_the_users_own_filters_do_not_reach_slurm(tmp_path: Path, monkeypatch: p
     answer = slurm.run("env") or ""
     assert "SQUEUE_PARTITION" not in answer
     assert "SLURM_CONF=/etc/slurm.conf" in answer
-
-
-def test_a_setting_is_a_number_of_seconds(fake: FakeSlurm) -> None:
-    assert slurm.seconds((slurm.settings() or {})["MinJobAge"]) == 600

@@ -72,12 +72,6 @@ def test_a_planned_job_gets_its_identity_and_every_other_is_refused(tmp_path: Pa
                 snapshot.planned_spec(*other)
 
 
-def test_outside_an_invocation_an_identity_is_asked_for() -> None:
-    assert snapshot.load() is None
-    with pytest.raises(SnapshotError, match="--spec"):
-        snapshot.planned_spec("train_rce_epoch", "run.json")
-
-
 def test_a_job_without_snapshot_refuses(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=snapshot.VARIABLE):
         snapshot.load_config(ROOT)
@@ -124,14 +118,6 @@ def workflow(*, is_main: bool) -> SimpleNamespace:
         config_settings=SimpleNamespace(config_args=None, configfiles=[], replace_workflow_config=False),
         modifier=SimpleNamespace(skip_configfile=False),
     )
-
-
-def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
-    planned = experiment().model_copy(update={"results": "planned"})
-    frozen(tmp_path, planned.model_dump(mode="json"))
-    edited = {"results": "edited"}
-    assert invocation.experiment_of(workflow(is_main=True), edited, ROOT).results == "edited"
-    assert invocation.experiment_of(workflow(is_main=False), edited, ROOT) == planned
 
 
 class TestStageCalls:
@@ -219,3 +205,11 @@ class TestRememberedCodes:
         if changed == "nothing":
             of_now = code_of("compare_arms"), provenance.libraries_of("compare_arms")
             assert snapshot.code_of("compare_arms", ()) == of_now
+
+
+def test_only_a_jobs_own_snakemake_reads_the_snapshot(tmp_path: Path) -> None:
+    planned = experiment().model_copy(update={"results": "planned"})
+    frozen(tmp_path, planned.model_dump(mode="json"))
+    edited = {"results": "edited"}
+    assert invocation.experiment_of(workflow(is_main=True), edited, ROOT).results == "edited"
+    assert invocation.experiment_of(workflow(is_main=False), edited, ROOT) == planned

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from finished_work import (
-    GB,
     SIZE,
     VERSIONS,
     a_manifest,
@@ -27,11 +26,9 @@ from finished_work import (
     weights_of,
     work,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lever_pipe.base import atomic, contents
-from lever_pipe.runtime.store import Store, bytes_of, key_of, opened
+from lever_pipe.base import atomic
+from lever_pipe.runtime.store import Store, bytes_of, key_of
 
 SPEC = '{"code":"c0de","config":{"beta":0.15,"seed":3}}'
 
@@ -84,15 +81,6 @@ def test_a_key_is_the_digest_of_stage_spec_and_inputs_each_of_which_counts() -> 
     assert len({key_of(*variant) for variant in variants}) == len(variants)
 
 
-def test_making_a_store_or_missing_in_it_touches_nothing(tmp_path: Path) -> None:
-    store = opened({"folder": str(tmp_path / "store"), "max_gb": 0.5})
-    assert (store.folder, store.max_bytes) == (tmp_path / "store", GB // 2)
-    assert restored(store, tmp_path / "results") is None
-    assert (list(store.verify()), list(store.works()), store.trim()) == ([], [], 0)
-    assert not store.folder.exists()
-    assert tree(tmp_path / "results") == {}
-
-
 def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_path: Path) -> None:
     outputs = work(tmp_path / "made")
     manifest = a_manifest(outputs)
@@ -108,57 +96,6 @@ def test_work_comes_back_with_its_manifest_and_is_stored_once(store: Store, tmp_
     assert store.restore(key(1), targets(tmp_path / "c"), versions=VERSIONS) is None
     assert not (tmp_path / "c").exists()
     assert tree(store.folder / "staging") == {}
-
-
-def test_a_store_keeps_nothing_larger_than_itself(tmp_path: Path) -> None:
-    manifest = a_manifest(work(tmp_path / "a"))
-    assert not a_store(tmp_path / "small", max_bytes=SIZE - 1).put(key(0), manifest)
-    assert not (tmp_path / "small").exists()
-    assert a_store(tmp_path / "large", max_bytes=SIZE).put(key(0), manifest)
-
-
-names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=255).filter(
-    lambda name: not name.startswith(".") and len(name.encode()) <= 255
-)
-trees = st.recursive(
-    st.binary(max_size=20), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=6
-)  # bytes are files, dictionaries folders
-
-
-def grow(path: Path, content: Any) -> None:
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-        return
-    path.mkdir()
-    for name, inner in content.items():
-        grow(path / name, inner)
-
-
-def files_in(path: Path) -> dict[str, bytes] | bytes:
-    if path.is_file():
-        return path.read_bytes()
-    return {str(found.relative_to(path)): found.read_bytes() for found in contents.files_below(path)}
-
-
-@settings(max_examples=60)
-@given(contents_of=st.dictionaries(names, trees, min_size=1, max_size=3))
-def test_any_tree_comes_back(tmp_path_factory: pytest.TempPathFactory, contents_of: dict[str, Any]) -> None:
-    folder = tmp_path_factory.mktemp("trees")
-    store = a_store(folder / "store")
-    (folder / "made").mkdir()
-    for name, content in contents_of.items():
-        grow(folder / "made" / name, content)
-    outputs = {f"name {name}": folder / "made" / name for name in contents_of}
-    manifest = a_manifest(outputs)
-    assert store.put(key(0), manifest)
-    back = {name: folder / "back" / path.name for name, path in outputs.items()}
-    assert store.restore(key(0), back, versions=VERSIONS) == manifest
-    for name, path in outputs.items():
-        assert files_in(back[name]) == files_in(path)
-        assert back[name].is_dir() == path.is_dir()
-    assert len(list((folder / "back").iterdir())) == len(contents_of)  # and nothing temporary
-    assert list(store.verify()) == []
-    shutil.rmtree(folder)
 
 
 def test_notes_of_tools_are_no_content(store: Store, tmp_path: Path) -> None:
@@ -314,19 +251,6 @@ def test_damaged_work_is_named_and_never_used(
     assert list(store.verify()) == []
 
 
-def test_other_or_damaged_work_of_the_same_key_is_replaced(store: Store, tmp_path: Path) -> None:
-    stored_work(store, tmp_path / "a")
-    assert store.put(key(0), a_manifest(work(tmp_path / "b", 7)))
-    assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    manifest = a_manifest(targets(tmp_path / "b"))
-    shutil.copyfile(weights_of(store), tmp_path / "copy")
-    (tmp_path / "copy").replace(tmp_path / "b" / "weights.bin")
-    _flip(weights_of(store), 9)
-    assert store.put(key(0), manifest)
-    assert restored(store, tmp_path / "c") == tree(tmp_path / "b")
-    assert (len(entries(store)), tree(store.folder / "staging")) == (1, {})
-
-
 def test_what_is_not_named_as_finished_work_is_somebodys_own(tmp_path: Path) -> None:
     store = a_store(tmp_path / "cache", max_bytes=0)
     own = [store.folder / name for name in ("work/thesis/one", "work/ab/notes/three", "ledger/ab/host-1.jsonl")]
@@ -401,16 +325,6 @@ def test_a_trim_removes_what_cannot_be_read_and_what_killed_processes_left(tmp_p
         left_over = {path.name for path in (store.folder / "staging").iterdir()}
         assert left_over == {working.name, ".elsewhere.7.01234567.tmp"}
     assert entries(store) == [entry_of(store, 0)]
-
-
-def test_leftovers_of_killed_restores_go_with_the_next(store: Store, tmp_path: Path) -> None:
-    stored_work(store, tmp_path / "a")
-    old, young = (tmp_path / "b" / f".elsewhere.{number}.01234567.tmp" for number in (1, 2))
-    for path in (old, young):
-        path.mkdir(parents=True)
-    aged(old, 2 * atomic.ABANDONED_S)
-    restored(store, tmp_path / "b")
-    assert (old.exists(), young.exists()) == (False, True)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, at: int) -> list[str]:

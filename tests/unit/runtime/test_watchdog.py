@@ -433,12 +433,3 @@ def test_the_plugin_still_waits_for_what_the_watchdog_ends() -> None:
     assert "if status_of_jobs is not None" in source
     assert '"PREEMPTED"' in source
     assert "PREEMPTED" not in source[source.index("fail_stati") : source.index(")", source.index("fail_stati"))]
-
-
-def test_a_round_without_jobs_needs_no_name_yet() -> None:
-    """The plugin's thread asks for the first time before the executor has one; a problem would end the thread."""
-
-    class Unnamed(Executor):
-        run_uuid = property(lambda _: pytest.fail("asked for its name"))  # type: ignore[assignment]
-
-    assert Unnamed(None).round([]) == []

@@ -22,10 +22,7 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.seeding import generator
-from lever_pipe.experiment.plans import grid, report
-from lever_pipe.experiment.plans.evaluation import collect_lineage
 from lever_pipe.experiment.studies import Experiment, parse_experiment
-from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.runtime.checks import local_checks
@@ -176,31 +173,6 @@ def test_a_problem_is_told_with_file_id_and_remedy(
         assert part in text
 
 
-def test_problems_of_both_splits_are_told_at_once(mine: Mine) -> None:
-    _lose_an_annotation(mine)
-    _answer_twice(mine)
-    assert [each.level for each in mine.found()] == [Level.PROBLEM, Level.PROBLEM]
-
-
-def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -> None:
-    given = mine.experiment().model_copy(update={"studies": ("lever",)})
-    files = given.data.files.eval_questions
-    given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
-    (study,) = report.shown_studies(given)
-    assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
-    assert 650_000 < study.parameters < 750_000
-    assert collect_lineage(given, {}).scale.startswith("embedded Qwen2.5-VL on okvqa, 0.7 M")
-    other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
-    (study,) = report.shown_studies(other)
-    assert (study.data, study.model, study.parameters) == (files, "mine", 0)
-    assert (grid.data_name(given.data), grid.data_name(given.data, "fruit")) == (files, "fruit")
-
-
-def test_generated_data_need_no_look() -> None:
-    (found,) = local_checks.data(parse_experiment({"data": {"source": "world"}}), Path())
-    assert found.level is Level.OK
-
-
 def test_the_pages_first_command_looks_at_everything(mine: Mine, capsys: pytest.CaptureFixture[str]) -> None:
     config = mine.write()
     (command,) = re.findall(r"^\.venv/bin/(lever-pipe doctor .*?) +#", PAGE, re.MULTILINE)
@@ -223,21 +195,6 @@ def test_the_plan_lists_exactly_the_images_that_a_split_reads(mine: Mine, subset
         listing = mine.root / f"{split}.txt"
         assert own_images.write_listing(listing, data, split, Digests()) == read_images
         assert storage.read_listing(listing) == read_images
-
-
-def test_images_that_may_replace_unreadable_ones_are_listed_too(mine: Mine) -> None:
-    data = mine.experiment().data.model_copy(update={"n_eval": 11, "on_bad_image": "skip"})
-    assert len(own_images.write_listing(mine.root / "list", data, "eval", Digests())) == N["eval"] // 2
-    mine.image(FIRST_IMAGE["eval"] + 19).unlink()
-    assert own_images.missing(data, "eval") == "", "no question among the first 11 is about it"
-
-
-def test_a_reader_that_names_no_images_has_all_of_its_folder_listed(
-    mine: Mine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = mine.experiment().data
-    monkeypatch.delattr(okvqa, "asked_images")
-    assert len(own_images.write_listing(mine.root / "list", data, "train", Digests())) == sum(N.values()) // 2
 
 
 def test_a_second_plan_reads_no_image_and_keeps_the_listing(mine: Mine) -> None:

@@ -64,23 +64,6 @@ def test_values_are_those_of_the_rows(folder: Path) -> None:
     assert found.seeds("baseline") == (0, 1, 2)
 
 
-def test_facts_of_the_runs(folder: Path) -> None:
-    fact = read_agent_runs(folder / "tables" / "curves.csv", folder / "tables" / "runs.csv").fact("baseline", 2)
-    assert (fact.engine, fact.planned_steps, fact.executed_steps, fact.reason) == ("native", 10, 10, "finished")
-    assert (fact.n_parameters, fact.device) == (227_808, "cpu")
-    # 1.52 s a step, 0.1 s more at steps 5 and 10; the manifest's 70 s may be those of a resumed half
-    assert fact.seconds == pytest.approx(15.4, rel=1e-8)
-
-
-def test_rewards_of_episodes_are_sums_over_turns(folder: Path) -> None:
-    episodes = pd.read_csv(folder / "tables" / "episodes_table.csv")
-    rows = storage.read_rows(folder / "arm~kl_only" / "seed~0" / "test" / "episodes.jsonl", EpisodeRow)
-    own = episodes[(episodes["arm"] == "kl_only") & (episodes["split"] == "test")]
-    assert list(own["reward"]) == pytest.approx([math.fsum(row.rewards) for row in rows], rel=1e-8)
-    assert list(own["turns"]) == [len(row.rewards) for row in rows]
-    assert set(own["checkpoint"]) == {"last", "best"}
-
-
 def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     """Of the first task no sampled episode is sound at step 5, of the second three of four."""
     files, location = agent_runs.write_runs(tmp_path, SMALL), tmp_path / "arm~baseline" / "seed~0"
@@ -102,16 +85,6 @@ def test_episodes_that_the_user_ended_are_in_no_mean(tmp_path: Path) -> None:
     n_tasks, lost, ceiling = (found.validation("baseline", 0, "sampled", name)[5] for name in names)
     assert (n_tasks, lost) == (7, 1)
     assert ceiling == pytest.approx((17.9 - 1.7) / 7, rel=1e-8)
-
-
-def test_a_best_checkpoint_that_is_the_last_stands_once(tmp_path: Path) -> None:
-    # nothing is found before the last step, and everything at it
-    study = replace(SMALL, arms=ARMS[:1], skill=lambda arm, seed, step: float(step == 10))
-    paths = agent_runs.collect(tmp_path, study)
-    curves = pd.read_csv(paths["curves"])
-    test = curves[(curves["split"] == "test") & (curves["metric"] == "reward") & (curves["arm"] != "start")]
-    assert list(test["step"]) == [10, 10] * 3  # greedy and sampled of three seeds
-    assert not curves.duplicated(["arm", "seed", "step", "split", "mode", "metric"]).any()
 
 
 def test_a_converted_log_may_end_early(tmp_path: Path) -> None:

@@ -84,12 +84,6 @@ def test_two_tasks_of_each_outcome_stand_side_by_side(tmp_path: Path) -> None:
     assert {of.checkpoint for of in samples} == {"last"}
 
 
-def test_outcomes_that_are_rare_are_filled_up_by_others(tmp_path: Path) -> None:
-    one_lower = (*BASE[:7], 0.3)
-    _, displayed = collected(tmp_path, ARMS, {"plain": BASE, "weak": BASE, "strong": one_lower})
-    assert [task["outcome"] for task in displayed["tasks"]] == ["lower", *["equal"] * 5]
-
-
 @pytest.mark.parametrize(
     ("arms", "missing"),
     [(ARMS[:1], "no_kl_arm"), ((AgentArm(name="plain", seeds=(0,)), ARMS[2]), "no_common_seed")],

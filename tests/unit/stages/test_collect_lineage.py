@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lineage_manifests import answers, distil, grpo, manifest, on_policy, rce, reward, scores, selection, sft
+from lineage_manifests import answers, distil, grpo, on_policy, rce, reward, scores, selection
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment.collected import CollectLineageConfig
-from lever_pipe.experiment.selector import InitialiseSelectorConfig, Selector
-from lever_pipe.report.comparability import FACTORS, differences
 from lever_pipe.report.lineage import read_lineage
 from lever_pipe.stages.collect_results import collect_lineage
 
@@ -42,16 +39,6 @@ def run(folder: Path, given: dict[str, list[Manifest]], **config: Any) -> dict[s
     values: dict[str, Any] = {"presets": ("p",), "batch_sizes": (4, 1, 1), "scale": "tiny, 0.1 M parameters"}
     collect_lineage(**paths, lineage=folder / "lineage.csv", config=CollectLineageConfig(**{**values, **config}))
     return read_lineage(folder / "lineage.csv")
-
-
-def changed(rows: Sequence[Manifest], position: int, **update: Any) -> list[Manifest]:
-    return [row.model_copy(update=update) if i == position else row for i, row in enumerate(rows)]
-
-
-def test_supervised_learning_has_no_field_of_the_rewarded_data(tmp_path: Path) -> None:
-    found = run(tmp_path, manifests() | {"training": [sft(), rce()]})
-    assert not {"reward", "rl_data", "reward.hard"} & found["preset~p/sft/epoch~2"].keys()
-    assert {"reward", "rl_data", "reward.hard"} <= found["preset~p/rce/epoch~5"].keys()
 
 
 def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
@@ -98,27 +85,6 @@ def test_a_group_has_the_fields_that_apply_to_it(tmp_path: Path) -> None:
     assert "base_checkpoint" not in found["preset~p/rce/epoch~5"]
 
 
-def test_values_that_differ_within_a_group_stand_side_by_side(tmp_path: Path) -> None:
-    given = manifests()
-    inputs = {**given["training"][0].inputs, "reference": "another base", "groups": "9" * 64}
-    given["training"] = changed(given["training"], 0, inputs=inputs, versions={"torch": "2.9.1"})
-    given["scores"] = changed(given["scores"], 2, versions={"torch": "2.12.0"})
-    found = run(tmp_path, given)[GROUP]
-    assert found["base_checkpoint"] == "another base, referenc0000"
-    assert found["rewarded_groups"] == "999999999999, groups__0000"
-    assert found["version.torch"] == "2.9.1, 2.12.0, 2.13.0"  # numbers count as numbers
-
-
-def test_a_batch_of_answers_belongs_to_its_policies(tmp_path: Path) -> None:
-    given = manifests()
-    given["answers"] = changed(given["answers"], 2, code="other")
-    found = run(tmp_path, given)
-    assert found[GROUP]["answering_code"] == "code of answer_prompts, other"
-    assert found["baseline/random"]["answering_code"] == "code of answer_prompts"
-    given["answers"] = changed(manifests()["answers"], 0, code="other")
-    assert run(tmp_path, given)["baseline/random"]["answering_code"] == "other"
-
-
 def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Path) -> None:
     given = manifests()
     given["training"] += [on_policy(seed=0, epoch=2), distil(seed=0, epoch=3)]
@@ -129,30 +95,6 @@ def test_a_reward_of_draws_stands_for_that_of_the_stored_selections(tmp_path: Pa
     assert (sampled["rl_data"], sampled["training_examples"]) == ("rl_data_0000", "train_ex0000")  # queries and pools
     assert sampled["scorer.lvlm"] == found[GROUP]["lvlm"]
     assert found[GROUP]["method"] == "grpo"  # of the same beta, but a separate group
-
-
-def test_neither_order_nor_time_nor_place_shows(tmp_path: Path) -> None:
-    run(tmp_path, manifests())
-    before = (tmp_path / "lineage.csv").read_bytes()
-    given = manifests()
-    given["training"] = [row.model_copy(update={"seconds": 9.0, "commit": "1" * 40}) for row in given["training"]]
-    given["training"].sort(key=lambda row: -row.config["seed"])
-    elsewhere = tmp_path / "elsewhere"
-    run(elsewhere, given)
-    assert (elsewhere / "lineage.csv").read_bytes() == before
-
-
-def test_a_start_is_told_of_every_run_once_a_preset_has_one(tmp_path: Path) -> None:
-    other = rce().model_copy(update={"config": rce().config | {"preset": "q"}})
-    fresh = InitialiseSelectorConfig(preset="q", selector=Selector(width=8), seed=0)
-    started = manifest("initialise_selector", fresh, inputs={"start[0]": "a" * 64})
-    given = manifests() | {"training": [rce(), grpo(), other], "rewards": [reward(), reward()]}
-    assert not any("start_checkpoint" in of for of in run(tmp_path, given, presets=("p", "q")).values())
-    found = run(tmp_path, given | {"started": [started]}, presets=("p", "q"))
-    starts = {group: of["start_checkpoint"] for group, of in found.items() if "start_checkpoint" in of}
-    assert starts == {**dict.fromkeys(("preset~p/rce/epoch~5", GROUP), "untrained"), "preset~q/rce/epoch~5": "a" * 12}
-    (differs,) = differences({group: found[group] for group in starts if "rce" in group}, FACTORS["preset"]).values()
-    assert differs.keys() - {"seeds"} == {"start_checkpoint"}
 
 
 def test_a_policy_names_the_exchanged_files_that_it_follows_from(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +58,6 @@ def test_a_row_says_what_its_cell_said(outputs: dict[str, Path]) -> None:
     assert row["policy"] == "preset~main/grpo/base~5/beta~0.145/seed~2/epoch~3"
 
 
-def test_the_mode_stands_after_the_stage_and_offline_runs_stand_first(outputs: dict[str, Path]) -> None:
-    kinds = [("rce", ""), ("grpo", "offline"), ("grpo", "on_policy"), ("reinforce", "on_policy"), ("distil", "")]
-    for name, baseline in (("scores", [("baseline", "")]), ("training", [])):
-        rows = read(outputs[name])
-        assert [kind for kind, _ in groupby(rows, key=itemgetter("stage", "mode"))] == [*baseline, *kinds]
-    assert {(row["stage"], row["mode"]) for row in read(outputs["arms"])} == set(kinds[:2])
-
-
-def test_two_objectives_of_one_beta_and_epoch_are_two_rows(outputs: dict[str, Path]) -> None:
-    at = ("0.12", "0", "2", "kl")
-    found = {
-        row["mode"]: float(row["value"])
-        for row in read(outputs["training"])
-        if (row["kl_beta"], row["seed"], row["epoch"], row["metric"]) == at
-    }
-    assert found == {
-        "offline": pytest.approx(synthetic.grpo_values(0.12, 2, 0)["kl"], rel=1e-8),  # nine digits are printed
-        "on_policy": synthetic.ON_POLICY_VALUE,
-    }
-
-
 def test_steps_and_prompts_are_counted_over_the_epochs_of_a_run(outputs: dict[str, Path]) -> None:
     head = "stage,mode,base_rce_epoch,kl_beta,seed,epoch,step,prompts,metric,value,preset"
     assert outputs["steps_csv"].read_text().splitlines()[0] == head
@@ -96,41 +73,6 @@ def test_steps_and_prompts_are_counted_over_the_epochs_of_a_run(outputs: dict[st
     assert {(row["mode"], row["base_rce_epoch"], row["seed"], row["preset"]) for row in rows} == {
         ("on_policy", "5", "0", "main")
     }
-
-
-def test_ties_have_a_column_for_each_number_kept(outputs: dict[str, Path]) -> None:
-    assert read(outputs["ties_csv"]) == [
-        {
-            "mode": "soft_only",
-            "hard": "1",
-            "soft": "0.5",
-            "relevance": "0.1",
-            "queries": "8",
-            "differ": "0.75",
-            "differ_clearly": "0.5",
-        }
-        | {"best_3": "0.25", "best_5": "0.5"}
-    ]
-
-
-def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
-    size = WITH_ON_POLICY
-    raw = synthetic.write_raw(tmp_path, size)
-    texts = []
-    for turn in (1, -1):
-        folder = tmp_path / str(turn)
-        turned = {name: paths[::turn] if isinstance(paths, tuple) else paths for name, paths in raw.items()}
-        collect(folder, size, **turned)
-        texts.append([path.read_bytes() for path in synthetic.outputs_in(folder).values()])
-    assert texts[0] == texts[1]
-
-
-def test_rewards_that_differ_in_another_weight_are_two(tmp_path: Path) -> None:
-    raw = synthetic.write_raw(tmp_path / "raw", synthetic.SMOKE)
-    other = synthetic.TIES.model_copy(update={"weights": {**synthetic.WEIGHTS, "alpha": 1.0}, "differ": 0.5})
-    storage.write_rows(tmp_path / "ties.jsonl", [synthetic.TIES, other, other])
-    collect(tmp_path / "tables", synthetic.SMOKE, **{**raw, "ties": tmp_path / "ties.jsonl"})
-    assert [row["differ"] for row in read(synthetic.outputs_in(tmp_path / "tables")["ties_csv"])] == ["0.75", "0.5"]
 
 
 def test_every_policy_is_charged_alike(tmp_path: Path) -> None:

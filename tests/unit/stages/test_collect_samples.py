@@ -15,11 +15,11 @@ from PIL import Image
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ImageError
-from lever_pipe.base.records import AnswerRow, Example, ExampleId, PolicyScores, QuestionScore, Selection
+from lever_pipe.base.records import AnswerRow, Example, PolicyScores, QuestionScore, Selection
 from lever_pipe.experiment.collected import CollectSamplesConfig
 from lever_pipe.experiment.data import WorldData
-from lever_pipe.lever.samples import Sample, scoring_facts
-from lever_pipe.metrics.vqa_accuracy import cut_answer, vqa_accuracy
+from lever_pipe.lever.samples import Sample
+from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 from lever_pipe.stages.collect_samples import collect_samples
 from lever_pipe.world.files import draw_image, image_name
 from lever_pipe.world.items import Split, draw_split
@@ -98,20 +98,6 @@ def test_a_line_tells_one_question_and_policy(inputs: dict[str, Any], tmp_path: 
         assert (one.question, one.answer) == (train[one.id].question, train[one.id].answer)
 
 
-def test_answers_that_the_cut_empties_are_counted_once_a_prompt(inputs: dict[str, Any], tmp_path: Path) -> None:
-    texts = ("Shorts", "shorts", "Answer: red", "", "  ", ", ")  # the cut empties the first and third
-    rows = [
-        AnswerRow(query_id=ExampleId(i), demonstrations=(), raw=text, answer=cut_answer(text))
-        for i, text in enumerate(texts)
-    ]
-    for name, part in (("a", rows), ("b", rows[:2])):  # a prompt of two batches counts once
-        storage.write_rows(tmp_path / name, part)
-    assert scoring_facts([tmp_path / "a", tmp_path / "b", tmp_path / "a"]) == {"prompts": 6, "emptied": 2 + 1}
-    written = json.loads(collected(inputs, tmp_path)["scoring"].read_text())
-    assert written["emptied"] == 0 < written["prompts"]
-    assert (written["answers"], written["normalise_references"]) == ("stemmed", "when_they_disagree")
-
-
 def test_the_gallery_names_its_policies_and_counts_the_first_questions(inputs: dict[str, Any], tmp_path: Path) -> None:
     displayed = json.loads(collected(inputs, tmp_path)["gallery"].read_text())
     assert displayed["policies"] == {"grpo": ON_POLICY, "rce": RCE, "similarity": "baseline/similar_both"}
@@ -141,7 +127,7 @@ def test_the_gallery_holds_a_thumbnail_of_each_image_that_it_shows(inputs: dict[
 
 
 def test_a_missing_image_of_the_gallery_is_named(inputs: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="No such file"):
+    with pytest.raises(ImageError):
         collected({**inputs, "eval_images": tmp_path}, tmp_path)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from lever_pipe.base import storage
-from lever_pipe.base.errors import RecordError
 from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.intention import ConvertVerlConfig, Verl
 from lever_pipe.experiment.studies import Experiment
@@ -36,16 +35,3 @@ def test_a_log_becomes_a_run_directory(tmp_path: Path, caplog: pytest.LogCapture
     assert (done.arm, done.seed, done.reason, done.version) == ("bundle", 1, "log ended", Verl().version)
     messages = [record.message for record in caplog.records]
     assert "log ended: 5 of 6 planned steps" in messages
-
-
-def test_the_number_of_tasks_is_the_configurations(tmp_path: Path) -> None:
-    convert(tmp_path, RECORDED, verl={"n_val": 50})
-    assert {row.n_tasks for row in storage.read_rows(tmp_path / "evaluations", EvaluationRow)} == {50}
-
-
-def test_a_damaged_log_writes_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "console.log"
-    log.write_text("<html><body>404</body></html>\n")
-    with pytest.raises(RecordError, match="found no line of a step"):
-        convert(tmp_path, log)
-    assert list(tmp_path.iterdir()) == [log]

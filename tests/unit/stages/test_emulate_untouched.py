@@ -23,22 +23,6 @@ def untouched(chain: Chain) -> dict[tuple[str, int], dict[str, float]]:
     return {(row.policy.variant, row.policy.epoch or 0): row.values for row in rows}
 
 
-def test_the_kl_of_an_unmoved_policy_is_noise_alone(tmp_path: Path) -> None:
-    chain = Chain(tmp_path)
-    chain.initialise()
-    chain.epoch("rce", 1)
-    values = untouched(chain)
-    assert values.keys() == {("none", 1), ("none", 2), ("dropout", 1), ("dropout", 2)}
-    for epoch in (1, 2):
-        assert values["none", epoch]["kl"] == 0
-        assert values["none", epoch]["mean_ratio"] == 1
-        assert values["dropout", epoch]["kl"] > 0
-    # three kept selections have another largest advantage than five, in the same share of queries
-    first, later = values["none", 1], values["none", 2]
-    assert first["max_advantage"] != later["max_advantage"]
-    assert untouched(chain) == values
-
-
 def test_it_is_what_a_real_epoch_logs_before_its_first_step(tmp_path: Path) -> None:
     chain = Chain(tmp_path)
     chain.grpo = chain.grpo.model_copy(update={"learning_rate": 1e-30, "weight_decay": 0.0, "batch_queries": 16})

@@ -57,25 +57,6 @@ def test_both_policies_are_evaluated_and_equal_ones_once(
     assert all(len(row.turns) == len(row.rewards) for row in dialogues)
 
 
-def test_a_temperature_is_a_decoding_of_held_out_tasks_alone(tmp_path: Path, run: Path) -> None:
-    """At the training temperature it repeats the sampled episodes; near 0 a task's episodes differ less."""
-    config = training(steps=3, evaluation={"test_samples": 3, "temperatures": (1.0, 0.01)})
-    evaluate_here(run, tmp_path, run / "done.json", config)
-    episodes: dict[str, list[tuple[float, ...]]] = {}
-    for row in storage.read_rows(tmp_path / "episodes.jsonl", EpisodeRow):
-        episodes.setdefault(row.mode if row.checkpoint == "last" else "", []).append(row.rewards)
-    assert [*episodes][:4] == ["greedy", "sampled", "sampled_at_1", "sampled_at_0.01"]
-    assert episodes["sampled_at_1"] == episodes["sampled"] != episodes["sampled_at_0.01"]
-    kinds = {mode: sum(len({*of[i : i + 3]}) for i in range(0, len(of), 3)) for mode, of in episodes.items()}
-    assert kinds["sampled_at_0.01"] < kinds["sampled"]
-    trained = training(steps=1, evaluation={"temperatures": (0.5,)})
-    train_here(tmp_path, trained)
-    assert {row.mode for row in storage.read_rows(tmp_path / "evaluations.jsonl", EvaluationRow)} == {
-        "greedy",
-        "sampled",
-    }
-
-
 def test_the_start_policy_plays_as_every_run_does_before_its_first_step(tmp_path: Path, run: Path) -> None:
     """On the validation tasks its greedy episodes, which use no randomness, equal the ones of step 0."""
     whole = evaluation_of(training(evaluation={"test_samples": 3})).model_dump(exclude={"arm", "seed"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -16,12 +15,10 @@ from lvlm_world import N_TRAIN
 
 from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.base.errors import CheckpointError, LeverPipeError
 from lever_pipe.base.records import EpochMetrics
 from lever_pipe.experiment.grpo import AdaptiveKl, Grpo
 from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.experiment.rce import Rce
-from lever_pipe.experiment.selector import Selector
 from lever_pipe.stages import selector_training
 
 
@@ -116,22 +113,6 @@ def test_an_epoch_is_named_and_counts_its_own_steps_alone(tmp_path: Path, case: 
         assert steps == {CASES[case].n_steps * number}  # none of the objective's before it
 
 
-@pytest.mark.parametrize("case", OBJECTIVES)
-def test_another_architecture_and_a_missing_file_are_refused_by_name(tmp_path: Path, case: str) -> None:
-    chain, objective = begun(tmp_path, case)
-    right, chain.selector = chain.selector, Selector(width=24)
-    with pytest.raises(CheckpointError, match="selector"):
-        chain.epoch(objective, 1, run="refused")
-    chain.selector = right
-    start = chain.outputs("rce1" if chain.config(objective, 1).model_fields_set >= {"base_rce_epoch"} else "rce0")
-    for path in (*chain.files.values(), start["selector"], start["optimiser"]):
-        aside = path.rename(f"{path}.kept")
-        with pytest.raises(LeverPipeError, match=re.escape(str(path))):
-            chain.epoch(objective, 1, run="refused")
-        aside.rename(path)
-    assert not (tmp_path / "refused1").exists()
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("objective", ["grpo", "continued", "on_policy"])
 def test_frozen_projections_stay_as_they_are(tmp_path: Path, objective: str, frozen: bool) -> None:
@@ -149,15 +130,3 @@ def test_frozen_projections_stay_as_they_are(tmp_path: Path, objective: str, fro
     assert any(name.startswith("query_proj") for name in moments) == (not frozen)
     if objective != "continued":
         assert (0 < rows[1].values["trained_share"] < 1) if frozen else rows[1].values["trained_share"] == 1
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_an_adaptive_beta_goes_on_where_the_epoch_before_left_it(tmp_path: Path, adaptive: bool) -> None:
-    chain, _ = begun(tmp_path, "grpo, adaptive beta" if adaptive else "grpo")
-    betas = [chain.epoch("grpo", number).values["kl_beta"] for number in (1, 2, 3)]
-    assert (betas[0] != 0.15 and betas[0] != betas[1]) if adaptive else betas == [0.15] * 3
-
-
-def test_no_identity_holds_the_number_of_epochs() -> None:
-    """So that an extended run keeps its past epochs."""
-    assert not [name for _, model in OBJECTIVES.values() for name in model.model_fields if "epochs" in name]

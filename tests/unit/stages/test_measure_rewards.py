@@ -71,21 +71,6 @@ def test_a_row_names_the_weights_and_they_count(tmp_path: Path) -> None:
     assert rows[1].best_differ == pytest.approx(HAND["soft_only"][1])
 
 
-def test_a_small_difference_is_one_but_no_clear_one(tmp_path: Path) -> None:
-    """Probabilities of 0.1 to 0.4, weighted by 0.2, differ by 0.06; of 0.1 to 0.9 by 0.16."""
-    faint = Reward(mode="expected_only", soft=0.2)
-    (row,) = measured(tmp_path, [GROUPS[0], GROUPS[1], GROUPS[4]], faint)
-    assert (row.differ, row.differ_clearly) == pytest.approx((2 / 3, 1 / 3))
-
-
-def test_groups_of_unequal_size_count_alike(tmp_path: Path) -> None:
-    groups = [group(0, [0, 1], [0.5, 0.5]), group(1, [1, 1, 1, 1], [0.5] * 4), group(2, [1], [0.5])]
-    (row,) = measured(tmp_path, groups, ACCURACY)
-    assert row.queries == 3
-    assert row.differ == pytest.approx(1 / 3)  # padding is no selection that earned 0
-    assert row.best_differ == pytest.approx(dict.fromkeys("234", 1 / 3))
-
-
 def test_no_group_is_told(tmp_path: Path) -> None:
     with pytest.raises(RecordError):
         measured(tmp_path, [], ACCURACY)

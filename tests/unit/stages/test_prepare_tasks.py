@@ -76,8 +76,6 @@ def test_nothing_is_written_of_invalid_files(tmp_path: Path) -> None:
     files = {
         name: write(tmp_path / f"{name}.json", record(name, "x")) for name in ("train_file", "val_file", "test_file")
     }
-    with pytest.raises(
-        RecordError, match=r"train_file\.json: .*'0\.missing_details': Tuple should have at least 1 item"
-    ):
+    with pytest.raises(RecordError, match=r"train_file\.json: .*'0\.missing_details'"):
         run(tmp_path / "out", PrepareTasksConfig(source="intentiongym", synthetic=None), **files)
     assert list((tmp_path / "out").iterdir()) == []

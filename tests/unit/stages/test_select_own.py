@@ -108,5 +108,5 @@ def test_a_module_that_selects_nonsense_is_named(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, answer: str
 ) -> None:
     name = f"nonsense_{number}"
-    with pytest.raises(RecordError, match=f"policy {name}, query 0: expected 2 distinct positions"):
+    with pytest.raises(RecordError, match=f"policy {name}, query 0: "):
         select_by(f"def select(choice, shots):\n    return {answer}\n", files, tmp_path, monkeypatch, name)

@@ -112,31 +112,6 @@ def test_mmices_takes_the_nearest_questions_among_the_nearest_images(
         assert row == (*sorted(nearest[:3], key=lambda k: -by_question[k]), nearest[3])
 
 
-def test_bm25_ranks_a_pool_by_shared_words(files: dict[str, Path]) -> None:
-    train = [one.model_copy(update={"question": f"number{k % 5} word{k}"}) for k, one in enumerate(
-        storage.read_examples(files["train_examples"]))]  # fmt: skip
-    storage.write_rows(files["train_examples"], train)
-    queries = storage.read_examples(files["eval_examples"])
-    prompts = [q.model_copy(update={"question": f"number{q.example_id % 5}"}) for q in queries]
-    storage.write_rows(files["eval_examples"], prompts)
-    for of, row in zip(random_pools(N_EVAL, N_TRAIN), run_baseline(files, "bm25"), strict=True):
-        assert row == tuple(sorted(of.candidates, key=lambda k: k % 5 != of.query_id % 5)[:4])
-
-
-@pytest.mark.parametrize("baseline", ["mmr", "dpp"])
-def test_diverse_selections_begin_with_the_most_similar_and_go_on_elsewhere(
-    files: dict[str, Path], baseline: str
-) -> None:
-    diverse, similar = run_baseline(files, baseline), run_baseline(files, "similar_both")
-    assert [row[0] for row in diverse] == [row[0] for row in similar]
-    assert diverse != similar
-    assert run_baseline(files, baseline, shots=2) == [row[:2] for row in diverse]
-
-
-def test_a_vote_shows_what_similarity_does(files: dict[str, Path]) -> None:
-    assert run_baseline(files, "vote") == run_baseline(files, "similar_both")
-
-
 def test_the_oracle_puts_right_answers_first(files: dict[str, Path]) -> None:
     # the shown answers are answer0 .. answer3 by number modulo 4, and types by number modulo 3
     for of, row in zip(random_pools(N_EVAL, N_TRAIN), run_baseline(files, "oracle"), strict=True):

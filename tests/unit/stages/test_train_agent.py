@@ -3,11 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from trained_world import CODE, train_here, training
 
 from lever_pipe.base import storage
-from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.records import Manifest
 from lever_pipe.intention.agent.policy import load_policy
@@ -33,15 +31,6 @@ def test_a_run_leaves_rows_two_policies_and_a_manifest(tmp_path: Path) -> None:
         policy = load_policy(tmp_path / name, "float32")
         assert sum(parameter.numel() for parameter in policy.parameters()) == done.n_parameters
         assert word.load(tmp_path / name).vocabulary_size == 63
-
-
-def test_half_precision_policies_are_saved_as_such(tmp_path: Path) -> None:
-    config = training(steps=1)
-    model = config.policy.model.model_copy(update={"dtype": "bfloat16"})
-    policy = config.policy.model_copy(update={"model": model})
-    train_here(tmp_path, config.model_copy(update={"policy": policy}))
-    weights, _ = load_tensors(tmp_path / "last" / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
 
 
 def test_episodes_longer_than_the_model_reads_are_refused(tmp_path: Path) -> None:

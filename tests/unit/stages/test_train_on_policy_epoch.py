@@ -85,15 +85,6 @@ def test_the_same_seed_gives_the_same_bytes(first: First) -> None:
     assert not any(torch.equal(before[name], after[name]) for name in before if name.endswith("proj.weight"))
 
 
-def test_a_rerun_asks_the_lvlm_nothing(first: First) -> None:
-    for epoch in (1, 2):
-        first.chain.epoch("on_policy", epoch, run="warm", ledger=first.ledger)
-        assert first.chain.bytes_of(f"warm{epoch}") == first.chain.bytes_of(f"on_policy{epoch}")
-        counters = first.counters(f"warm{epoch}")
-        assert counters["prompts_from_ledger"] == counters["prompts_distinct"] > 0
-        assert (counters["forwards"], counters["images_encoded"]) == (0, 0)
-
-
 @pytest.mark.parametrize(("unknown", "size"), [(1, 11), (2, 8), (20, 9)])
 def test_what_a_ledger_knows_changes_no_bit(first: First, unknown: int, size: int) -> None:
     """The prompts that are known were asked in other company."""

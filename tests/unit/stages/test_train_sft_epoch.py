@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from builders import WIDTH, embedding_arrays
-from chains import N_BEAM_QUERIES, SftChain, beam_groups
+from chains import SftChain, beam_groups
 
 from lever_pipe.base.checkpoints import load_tensors
-from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.sft import Sft
 from lever_pipe.lever.networks.cross_attention import CrossAttention
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
-from lever_pipe.lever.selector.network import Architecture, architecture_of, build_selector, load_selector
+from lever_pipe.lever.selector.network import Architecture, build_selector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.loop import validation_loss
 from lever_pipe.lever.training.supervised import imitation_step, targets_of
@@ -72,31 +71,6 @@ def test_best_is_the_first_beam_and_beams_are_weighted() -> None:
     weights = torch.tensor([math.exp(p / 0.2) for p in (0.9, 0.5, 0.2)])
     expected = (per_beam * (weights / weights.sum())).sum(dim=1).mean()
     assert float(step.loss.detach()) == pytest.approx(float(expected), abs=1e-5)
-
-
-def test_it_learns_thirty_two_groups_by_heart(tmp_path: Path) -> None:
-    settings = Sft(batch_queries=8, passes=60, horizon_epochs=2, learning_rate=1e-2, final_learning_rate_share=0.02)
-    plain = Selector(width=32, feed_forward=64, dropout=0.0, attention_dropout=0.0)
-    chain = SftChain(tmp_path, sft=settings, selector=plain)
-    losses = [chain.epoch("sft", epoch).values["loss"] for epoch in (1, 2)]
-    assert int(0.8 * N_BEAM_QUERIES) == 32
-    assert losses[0] > losses[1]
-    data = chain.inputs()
-    module = load_selector(chain.outputs("sft2")["selector"], architecture_of(chain.selector, data.table.width))
-    wanted = targets_of(data.train, settings)
-    assert validation_loss(module, data.table, wanted) / 2 < 0.05
-
-
-def test_the_rate_rises_and_falls_over_the_horizon(chain: SftChain) -> None:
-    """32 queries in batches of 4: 8 steps an epoch, 24 in three; the first 5 rise, the rest is a cosine."""
-    rates = [chain.epoch("sft", epoch).values["learning_rate"] for epoch in (1, 2, 3, 4)]
-
-    def rate(update: int) -> float:
-        update = min(update, 24)
-        return update / 5 if update < 5 else (1 + math.cos(math.pi * (update - 5) / 19)) / 2
-
-    means = [1e-2 * sum(rate(8 * epoch + step) for step in range(8)) / 8 for epoch in range(4)]
-    assert rates == pytest.approx(means, rel=1e-6, abs=1e-12)
 
 
 def test_rce_goes_on_from_an_sft_epoch_with_a_fresh_optimiser(chain: SftChain) -> None:

@@ -16,7 +16,6 @@ from trained_world import KilledError, command, files_of, interrupted, measured,
 
 from lever_pipe.__main__ import main
 from lever_pipe.base import atomic, contents
-from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_training import Schedule, Stop
 from lever_pipe.intention.agent.resume import (
     POLICY,
@@ -132,15 +131,6 @@ def test_what_a_killed_process_left_goes_when_the_run_goes_on(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["step-2"]
 
 
-def test_the_latest_checkpoint_is_that_of_the_highest_step(
-    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "state/step-2").rename(tmp_path / "state/step-10")
-    (tmp_path / "state/step-9").mkdir()  # without any files, so the restart does not miss it
-    interrupted(tmp_path, CONFIG, 3, monkeypatch)
-
-
 def killed_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a removal take the first file that it finds, and then the process die."""
 
@@ -196,13 +186,6 @@ def test_a_kill_between_the_policies_and_the_end(
     train_here(tmp_path, CONFIG)
     assert "resuming after step 4" in caplog.text
     assert_same_files(tmp_path, undisturbed)
-
-
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, stopped: Path) -> None:
-    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "state" / "step-2" / POLICY).write_bytes(b"half")
-    with pytest.raises(CheckpointError, match=r"step-2/policy\.safetensors: expected safetensors"):
-        train_here(tmp_path, CONFIG)
 
 
 def test_identity_is_config_files_and_code(tmp_path: Path) -> None:

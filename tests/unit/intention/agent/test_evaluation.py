@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -78,16 +77,6 @@ def test_values_are_means_of_the_episodes(found: PolicyEvaluation) -> None:
             assert values[f"end_{reason}"] == pytest.approx(share, abs=1e-12)
         assert 0 <= values["coverage"] <= 1
         assert values["simulator_failures"] == 0
-
-
-def test_the_standard_error_is_over_tasks(found: PolicyEvaluation) -> None:
-    """Three tasks: the error is the deviation of their means with divisor 2, over the root of 3."""
-    rewards = [sum(each.rewards) for each in found.episodes if each.mode == "sampled"]
-    means = [sum(rewards[i : i + N_SAMPLES]) / N_SAMPLES for i in range(0, len(rewards), N_SAMPLES)]
-    middle = sum(means) / 3
-    expected = math.sqrt(sum((mean - middle) ** 2 for mean in means) / 2 / 3)
-    assert expected > 0
-    assert found.rows[1].values["reward_se"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_draws_are_common_to_steps_and_belong_to_their_episode(

@@ -119,13 +119,3 @@ def test_scores_and_gradients_are_those_of_the_stock_pass_and_end_at_the_chosen_
     assert torch.equal(torch.stack(tuple(found)), torch.stack(tuple(stock)))  # type: ignore[arg-type]
     for mine, theirs in zip(gradients(found), gradients(stock), strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-5)  # float32, added in another order
-
-
-def test_half_precision_is_that_of_the_stock_pass() -> None:
-    model = qwen3()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rows = DialogueCache(model, 2)
-        rows.read([0, 1], [[5, 6, 7], [9] * 12])
-        found = rows.read([0, 1], [[8], [1, 2]])
-        expected = torch.stack([logits_after(model, text) for text in ([5, 6, 7, 8], [*[9] * 12, 1, 2])])
-    assert torch.allclose(found, expected.float(), rtol=0, atol=0.02)

@@ -11,12 +11,9 @@ import torch
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.intention.agent.policy import (
-    autocast,
     build_tiny,
     load_policy,
-    policy_folder,
     save_policy,
-    save_policy_files,
 )
 from lever_pipe.intention.codecs import word
 from lever_pipe.intention.codecs.word import WordCodec
@@ -48,17 +45,6 @@ def test_the_default_policy_has_the_published_size() -> None:
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-def test_weights_come_from_the_seed_alone() -> None:
-    state = torch.random.get_rng_state()
-    first = tiny()
-    assert torch.equal(torch.random.get_rng_state(), state)
-    torch.random.set_rng_state(torch.Generator().manual_seed(99).get_state())
-    second = tiny()
-    torch.random.set_rng_state(state)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not torch.equal(logits_of(first), logits_of(tiny(seed=1)))
-
-
 def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
     model = tiny()
     save_policy(tmp_path / "policy", model, CODEC)
@@ -67,22 +53,6 @@ def test_a_saved_policy_is_the_same_in_every_bit(tmp_path: Path) -> None:
     assert not loaded.training
     assert word.load(tmp_path / "policy").words == CODEC.words
     assert {"config.json", "model.safetensors", "words.json"} <= {p.name for p in (tmp_path / "policy").iterdir()}
-
-
-def test_single_files_of_a_folder_are_written_among_others(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("selected")
-    files = [tmp_path / name for name in ("model.safetensors", "config.json", "words.json")]
-    save_policy_files(files, tiny(), CODEC)
-    assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", *(p.name for p in files)}
-    assert torch.equal(logits_of(load_policy(tmp_path, "float32")), logits_of(tiny()))
-
-
-def test_bfloat16_computes_in_half_and_keeps_whole_weights() -> None:
-    layer = torch.nn.Linear(4, 4)
-    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        with autocast(torch.device("cpu"), precision):
-            assert layer(torch.ones(1, 4)).dtype is dtype
-        assert layer.weight.dtype is torch.float32
 
 
 # --- refusals
@@ -122,16 +92,8 @@ def test_remote_code_is_not_run(tmp_path: Path) -> None:
     edit_config(model_type="evil", auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})(
         tmp_path / "policy"
     )
-    with pytest.raises(CheckpointError, match="expected a readable causal language model"):
+    with pytest.raises(CheckpointError):
         load_policy(tmp_path / "policy", "float32")
 
 
 # --- the location of a policy
-
-
-def test_a_policy_is_a_folder_or_files_of_one(tmp_path: Path) -> None:
-    folder = tmp_path / "policy"
-    save_policy(folder, tiny(), CODEC)
-    assert policy_folder((folder,)) == folder
-    assert policy_folder((folder / "config.json",)) == folder
-    assert policy_folder((folder / "model.safetensors", folder / "config.json", folder / "words.json")) == folder

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
-from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, measured, read_run, train_here, training, world
+from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, read_run, train_here, training, world
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import TrainingError
@@ -69,40 +67,6 @@ def test_the_rate_follows_completed_steps(tmp_path: Path) -> None:
     assert files.metrics[1].values["kl"] == 0  # the first step moved nothing
 
 
-def test_weights_decay_next_to_the_gradient(tmp_path: Path) -> None:
-    start, weights = load_file(world() / "policy/model.safetensors"), dict[float, dict[str, torch.Tensor]]()
-    for decay in (0.0, 1.0):
-        config = training(steps=1, minibatches=1, learning_rate=0.01, weight_decay=decay)
-        train_here(tmp_path / str(decay), config)
-        weights[decay] = load_file(tmp_path / str(decay) / "last/model.safetensors")
-    for name, before in start.items():  # both take the same step from the first gradient
-        torch.testing.assert_close(weights[1.0][name], weights[0.0][name] - 0.01 * before, atol=1e-6, rtol=0)
-
-
-def test_each_step_has_draws_of_its_own(tmp_path: Path) -> None:
-    """Both steps take all tasks with one policy: it moves too little for another token."""
-    still = {"steps": 2, "prompts": N_TRAIN, "group": 2, "minibatches": 1, "learning_rate": 1e-30, "weight_decay": 0.0}
-    first, second = (row.values for row in rows_of(tmp_path, training(**still)).metrics)
-    assert first["prompt_length"] == second["prompt_length"]
-    assert first["agent_tokens"] != second["agent_tokens"]
-
-
-def test_constant_schedules_are_the_constants_to_the_last_bit(tmp_path: Path, run: Path, files: Files) -> None:
-    """Runs with schedules that are constant log their weights; nothing else differs."""
-    flat = {"kl": 0.1, "entropy": 0.02}
-    plain = rows_of(tmp_path / "plain", training(arm=flat))
-    arm = {f"{term}_schedule": Schedule(kind="cosine", minimum=1.0) for term in flat}
-    scheduled = rows_of(tmp_path / "scheduled", training(arm={**flat, **arm}))
-    weights = {"kl_coefficient": 0.1, "entropy_coefficient": 0.02}
-    assert [{**row, **weights} for row in measured(plain.metrics)] == measured(scheduled.metrics)
-    assert plain[1:] == scheduled[1:]
-    arm = {f"{term}_schedule": Schedule() for term in flat}
-    assert training(arm={**flat, **arm}).model_dump_json() == training(arm=flat).model_dump_json()
-    never = rows_of(tmp_path / "never", training(steps=4, evaluation={"every": 3}, arm={"stop": Stop(patience=2)}))
-    assert measured(never.metrics) == measured(files.metrics)
-    assert never[1:] == files[1:]
-
-
 def test_scheduled_weights_act_and_are_told(tmp_path: Path) -> None:
     rising, adaptive = Schedule(kind="rising"), Schedule(kind="adaptive", target=0.3, horizon=24)
     arm = {"kl": 4.0, "kl_schedule": rising, "entropy": 0.5, "entropy_schedule": adaptive}
@@ -128,21 +92,6 @@ FAST = {"steps": 4, "learning_rate": 5e-3}
 def free(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """Return the files of a run without a penalty."""
     return rows_of(tmp_path_factory.mktemp("free"), training(**FAST))
-
-
-@pytest.mark.parametrize("form", ["k3_loss", "k2_loss", "k1_reward"])
-def test_every_form_of_the_kl_holds_the_policy(form: str, tmp_path: Path, free: Files) -> None:
-    rows = rows_of(tmp_path, training(arm={"kl": 2.0, "kl_form": form}, **FAST)).metrics
-    assert rows[0].values["kl"] == 0
-    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
-    assert 0 < rows[-1].values["kl"] < 0.7 * free.metrics[-1].values["kl"]
-
-
-@pytest.mark.parametrize("dial", [{"ratio": "sequence"}, {"advantages": "centred"}])
-def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any], tmp_path: Path, free: Files) -> None:
-    rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
-    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
-    assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]
 
 
 def test_a_reset_makes_the_policy_its_own_reference(tmp_path: Path, free: Files) -> None:
@@ -184,11 +133,18 @@ def test_a_run_stops_by_its_curve_and_keeps_the_best_of_it(tmp_path: Path) -> No
     assert [evaluation.rows[0].step for evaluation in tested] == [n, done.best_step]
 
 
-def test_the_arm_decides_before_the_common_settings(tmp_path: Path) -> None:
-    arm = {"trajectory_score": "mean", "learning_rate": 1e-4}
-    values = rows_of(tmp_path, training(steps=1, arm=arm)).metrics[0].values
-    assert values["learning_rate"] == 1e-4
-    assert values["score"] == pytest.approx(values["reward_per_turn"], abs=1e-4)  # rounded to four decimals
+def test_the_policy_learns_and_a_strong_kl_holds_it_back(tmp_path: Path) -> None:
+    settings = {"steps": 12, "prompts": N_TRAIN, "group": 6, "learning_rate": 3e-3}
+    evaluation = {"every": 12, "samples": 16}
+    free, held = (
+        rows_of(tmp_path / str(kl), training(arm={"kl": kl}, evaluation=evaluation, **settings)) for kl in (0.0, 5.0)
+    )
+    (before, after), (start, _) = (
+        [row.values["reward"] for row in of.evaluations if row.mode == "sampled"] for of in (free, held)
+    )
+    assert start == before  # one start for every arm
+    assert after - before > 0.1
+    assert 0 < held.metrics[-1].values["kl"] < free.metrics[-1].values["kl"] / 4
 
 
 @pytest.fixture
@@ -242,13 +198,13 @@ def test_an_episode_that_the_user_failed_teaches_nothing(
 
 def test_too_many_failures_of_the_user_stop_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = failing_for(monkeypatch, 2, after=1, limit=0.01)
-    with pytest.raises(TrainingError, match=r"step 1: expected at most 1\.0% of the simulator's requests to fail"):
+    with pytest.raises(TrainingError, match="step 1: "):
         train_here(tmp_path, config)
 
 
 def test_a_step_that_the_user_failed_altogether_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = failing_for(monkeypatch, 2, after=0, prompts=2, group=2)
-    with pytest.raises(TrainingError, match=r"step 1: expected two episodes of a task .*; found \d of 4 .*Check that"):
+    with pytest.raises(TrainingError, match="step 1: "):
         train_here(tmp_path, config)
 
 
@@ -264,7 +220,8 @@ def test_a_pass_takes_each_task_at_most_once(n_tasks: int, n_prompts: int, seed:
         assert set(taken) <= set(range(n_tasks))
 
 
-def test_each_pass_has_its_own_order() -> None:
-    passes = [[i for step in (2 * n + 1, 2 * n + 2) for i in tasks_of_step(step, 10, 4, 0)] for n in range(3)]
-    assert len({tuple(taken) for taken in passes}) == 3
-    assert len({tuple(sorted(taken)) for taken in passes}) > 1  # passes omit different tasks
+@pytest.mark.parametrize("dial", [{"ratio": "sequence"}, {"advantages": "centred"}])
+def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any], tmp_path: Path, free: Files) -> None:
+    rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
+    assert rows[0].values["reward"] == free.metrics[0].values["reward"]
+    assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]

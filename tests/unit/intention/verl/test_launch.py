@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl_examples import arm, render_config
 
-from lever_pipe.base.errors import ConfigError
 from lever_pipe.experiment.agent_training import Schedule, Stop
 from lever_pipe.experiment.environment import Environment
 from lever_pipe.experiment.intention import RenderVerlConfig
@@ -61,12 +60,6 @@ def test_arms_differ_in_their_factor_and_name_alone(changed: dict[str, Any], key
     one, other = settings(render_config()), settings(render_config(arm=arm("other", **changed)))
     assert one.keys() == other.keys()
     assert {key for key in one if one[key] != other[key]} == keys | {"trainer.experiment_name"}
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [("mean", "'Sum'"), ("r2g", "'R2G'")])
-def test_the_mean_over_turns_is_what_the_original_calls_sum(ours: str, theirs: str) -> None:
-    config = render_config(arm=arm(trajectory_score=ours))
-    assert settings(config)[f"{ROLLOUT}.multi_turn.trajectory_score_method"] == theirs
 
 
 @pytest.mark.parametrize(
@@ -136,13 +129,6 @@ def test_what_the_original_cannot_do_is_one_line_with_its_key(changed: dict[str,
     (line,) = problems(render_config(**changed))
     assert line.startswith(f"intention.{key}: must ")
     assert ", got " in line
-
-
-def test_all_problems_come_at_once() -> None:
-    config = render_config(arm=arm(trajectory_score="sum"), model={"codec": "word"}, simulator={"kind": "rule"})
-    with pytest.raises(ConfigError, match=r"engine verl, arm baseline: .*; found 3 problems") as caught:
-        launch_files(config)
-    assert all(key in str(caught.value) for key in ("trajectory_score", "model.codec", "simulator.kind"))
 
 
 @given(

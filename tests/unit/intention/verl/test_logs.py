@@ -11,30 +11,12 @@ from lever_pipe.base.errors import RecordError
 from lever_pipe.intention.verl.conversion import read_log
 
 STEPS = {1: {"actor/lr": 1e-6, "actor/pg_loss": -0.25}, 2: {"actor/pg_loss": 0.125, REWARD: 1.8175}}
-BAR = "Training Progress:   7%|█▊ | 1/15 [00:49<11:33, 49.09s/it]"
 
 
 def read(folder: Path, text: str | bytes) -> dict[int, dict[str, float]]:
     path = folder / "console.log"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return {step: {key: of.value for key, of in readings.items()} for step, readings in read_log(path).items()}
-
-
-@pytest.mark.parametrize(
-    "mark",
-    [
-        "",
-        "(TaskRunner pid=12) ",
-        "(main_task pid=12, ip=10.0.0.3) ",
-        "\x1b[36m(TaskRunner pid=12)\x1b[0m ",
-        BAR,
-        f"{BAR}\x1b[36m(TaskRunner pid=12)\x1b[0m ",
-        "  ",
-    ],
-)
-def test_what_stands_before_a_line_is_no_matter(tmp_path: Path, mark: str) -> None:
-    noise = b"\xff\xfe\x00 half an emoji \xf0\x9f\n"
-    assert read(tmp_path, noise + console(STEPS.items(), rounded=False, mark=mark).encode()) == STEPS
 
 
 def test_the_console_of_the_fork_gives_three_decimals_and_says_so(tmp_path: Path) -> None:
@@ -59,11 +41,6 @@ def test_a_dialogue_cannot_pass_for_a_step(tmp_path: Path, mark: str) -> None:
     assert list(read(tmp_path, forged + console(STEPS.items()) + forged)) == [1, 2]
 
 
-@pytest.mark.parametrize("written", ["0.5", "5e-1", ".5", "+0.50", "np.float64(0.5)", "np.float32(0.5)"])
-def test_numbers_are_read_as_versions_print_them(tmp_path: Path, written: str) -> None:
-    assert read(tmp_path, f"step:1 - actor/pg_loss:{written}\n") == {1: {"actor/pg_loss": 0.5}}
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -76,12 +53,6 @@ def test_numbers_are_read_as_versions_print_them(tmp_path: Path, written: str) -
 def test_a_damaged_log_is_named_with_its_line(tmp_path: Path, line: str, expected: str) -> None:
     with pytest.raises(RecordError, match=expected):
         read(tmp_path, console(STEPS.items()) + line)
-
-
-@pytest.mark.parametrize("text", [b"", b"<html></html>\n", b"\x89PNG\r\n\x1a\n\x00\xff" * 50, b"step,key,value\n"])
-def test_a_file_without_a_step_is_no_log(tmp_path: Path, text: bytes) -> None:
-    with pytest.raises(RecordError, match=r"console.log: expected the console's log .*; found no line of a step"):
-        read(tmp_path, text)
 
 
 def test_a_resumed_run_keeps_the_later_account() -> None:

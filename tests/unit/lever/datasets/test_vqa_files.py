@@ -12,16 +12,13 @@ from typing import Any, get_args
 import pytest
 from PIL import Image
 
-from lever_pipe.base import images
 from lever_pipe.base.errors import DataError, ImageError
 from lever_pipe.base.records import AnswerText
 from lever_pipe.lever.datasets import okvqa, vqav2
-from lever_pipe.lever.datasets._vqa_files import Problem, _questions
 from lever_pipe.lever.datasets.protocol import ReadOptions, VqaFilePaths
 from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
 
 NAME = "COCO_val2014_{image_id:012d}.jpg"
-OKVQA_FOLDER = Path(__file__).parents[5] / "shared" / "data" / "okvqa"
 
 
 @dataclass
@@ -147,21 +144,13 @@ def test_vqav2_shows_the_multiple_choice_answer(raw: Raw) -> None:
     assert [e.answer for e in examples] == ["choice 40", "choice 41", "choice 42", "choice 43"]
 
 
-def test_hashes_and_decodes_each_image_once(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    inner = images.digest_of
-    monkeypatch.setattr(images, "digest_of", lambda path: (seen.append(path.name), inner(path))[1])
-    okvqa.read(raw.write(), ReadOptions(NAME))
-    assert sorted(seen) == [NAME.format(image_id=i) for i in (7, 8, 9)]
-
-
 def test_limit_reads_the_first_in_question_id_order_and_only_their_images(raw: Raw) -> None:
     raw.image(9).unlink()  # the image of question 42, the third
     result = okvqa.read(raw.write(), ReadOptions(NAME, limit=2))
     assert [e.question_id for e in result.examples] == [40, 41]
     assert "COCO_val2014_000000000009.jpg" in raw.error(limit=3)
     raw.image(9).touch()
-    with pytest.raises(ImageError, match=r"does not decode: 1 \(COCO_val2014_000000000009\.jpg\)"):
+    with pytest.raises(ImageError, match="COCO_val2014_000000000009"):
         okvqa.read(raw.files, ReadOptions(NAME, limit=99))
 
 
@@ -178,23 +167,3 @@ def test_annotators_other_than_ten_are_an_option(raw: Raw) -> None:
         entry["answers"] = entry["answers"][:3]
     examples = okvqa.read(raw.write(), ReadOptions(NAME, n_answers=3)).examples
     assert {e.answer for e in examples} == {"blue"}  # red, blue, blue
-
-
-@pytest.mark.skipif(
-    not OKVQA_FOLDER.is_dir(), reason="the official OK-VQA question files are not beside the repository"
-)
-@pytest.mark.parametrize(
-    ("split", "count", "known"),
-    [
-        ("train", 9009, (516065, 51606, "What is the hairstyle of the blond called?")),
-        ("val", 5046, (2971475, 297147, "What sport can you use this for?")),
-    ],
-)
-def test_official_question_files_parse(split: str, count: int, known: tuple[int, int, str]) -> None:
-    problems = list[Problem]()
-    questions = _questions(OKVQA_FOLDER / f"OpenEnded_mscoco_{split}2014_questions.json", problems)
-    assert not problems
-    ids = [q.question_id for q in questions]
-    assert len(ids) == count
-    assert ids == sorted(set(ids))
-    assert known in {(q.question_id, q.image_id, q.question) for q in questions}

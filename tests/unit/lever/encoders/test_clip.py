@@ -103,22 +103,6 @@ def test_images_equal_plain_calls_of_the_stock_model(
     np.testing.assert_allclose(encoder.images(pictures), expected, rtol=0, atol=1e-5)
 
 
-def test_each_distinct_item_is_encoded_once(
-    encoder: clip.ClipEncoder, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[Path] = []
-    inner = clip.read_rgb
-    monkeypatch.setattr(clip, "read_rgb", lambda path: (opened.append(path), inner(path))[1])
-    a, b, c = pictures
-    rows = encoder.images([b, a, b, c, a])
-    assert opened == [b, a, c]
-    assert np.array_equal(rows[0], rows[2])
-    assert np.array_equal(rows[1], rows[4])
-    assert not np.array_equal(rows[0], rows[1])
-    texts = encoder.texts(["a", "b", "a"])
-    assert np.array_equal(texts[0], texts[2])
-
-
 def test_long_texts_are_cut_at_the_positions_of_the_model(encoder: clip.ClipEncoder) -> None:
     # The 8 positions are start, 6 words and end; the rest cannot matter.
     long, cut = "a b c d e f g h i j", "a b c d e f"

@@ -36,30 +36,13 @@ def test_ties_keep_pool_order(head: str) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_without_noise_a_draw_is_greedy(head: str) -> None:
-    module, (query, pool) = selector(head), inputs(5, 9)
-    sampled = draw(module, module.encode(query, pool), torch.zeros(5, 2, 4, 9))
-    assert torch.equal(sampled, greedily(module, query, pool, 4)[:, None].expand(-1, 2, -1))
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_a_whole_pool_may_be_drawn(head: str) -> None:
-    module, (query, pool) = selector(head), inputs(3, 6)
-    sampled = draw(module, module.encode(query, pool), gumbel((3, 10, 6, 6), torch_generator(0)))
-    assert sampled.shape == (3, 10, 6)
-    assert sampled.dtype == torch.int64
-    assert sampled.sort(dim=-1).values.tolist() == [[list(range(6))] * 10] * 3
-    assert len({tuple(row) for row in sampled.flatten(0, 1).tolist()}) > 10
-
-
-@pytest.mark.parametrize("head", HEADS)
 def test_more_shots_than_candidates_are_refused(head: str) -> None:
     module, (query, pool) = selector(head), inputs(2, 3)
-    with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
+    with pytest.raises(ShapeError):
         greedily(module, query, pool, 4)
-    with pytest.raises(ShapeError, match="K=3 candidates, got 4"):
+    with pytest.raises(ShapeError):
         draw(module, module.encode(query, pool), torch.zeros(2, 1, 4, 3))
-    with pytest.raises(ShapeError, match="noise_BGSK must have K=3 outcomes, got"):
+    with pytest.raises(ShapeError, match="noise_BGSK"):
         draw(module, module.encode(query, pool), torch.zeros(2, 1, 2, 4))
 
 

@@ -59,70 +59,8 @@ def test_the_block_is_its_formula() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_query_and_candidates_pass_the_same_block() -> None:
-    module = opened(selector())
-    query, pool = inputs()
-    pool[:, 3] = query
-    torch.testing.assert_close(module.project(pool)[:, 3], module.project(query))
-    attention = module.cross_attn_layers[0]
-    assert isinstance(attention, nn.MultiheadAttention)
-    nn.init.zeros_(attention.out_proj.weight)  # the rest of the query is its own normalized vector
-    found = module.encode(query, pool)
-    candidates = module.cand_proj(module.project(pool))
-    torch.testing.assert_close(found.candidates, nn.functional.normalize(candidates, dim=-1))
-    own = module.query_proj(module.attn_norms[0](module.project(query)))
-    torch.testing.assert_close(found.queries, nn.functional.normalize(own, dim=-1))
-    with torch.no_grad():
-        plain = selector(PLAIN)(query, pool)
-        assert not torch.allclose(module(query, pool), plain, atol=1e-2)
-        order = torch.randperm(8, generator=torch_generator(3))
-        torch.testing.assert_close(module(query, pool[:, order]), module(query, pool)[:, order])
-
-
 def test_frozen_projections_freeze_their_block() -> None:
     module = selector()
     module.freeze_projections()
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     assert frozen == {"input_proj.weight", "query_proj.weight", "cand_proj.weight", *TENSORS}
-
-
-def test_a_block_learns_through_every_tensor() -> None:
-    module = opened(selector())
-    module(*inputs())[:, 0].sum().backward()
-    gradients = {name: p.grad for name, p in module.named_parameters()}
-    for name in TENSORS:
-        found = gradients[name]
-        assert found is not None
-        assert bool((found != 0).any()), name
-
-
-def test_a_block_lets_the_question_choose_the_attribute() -> None:
-    """Query (image, question) and candidates match if their images agree in the attribute of the question.
-
-    Every pool holds four images, one for each pair of two attributes of one bit, so one matches in the asked attribute
-    alone, one in the other alone. A score that is bilinear in query and candidate sees image and question of the
-    query as a sum, and each part votes for itself: the question cannot turn the image's vote.
-    """
-    bits = torch.tensor([[a, b] for a in (-1.0, 1.0) for b in (-1.0, 1.0)])
-    asks = torch.eye(2)
-    queries, wanted = [], []
-    for image in bits:
-        for attribute in range(2):
-            queries.append(torch.cat([image, asks[attribute]]) / 2)
-            wanted.append((bits[:, attribute] == image[attribute]) & (bits[:, 1 - attribute] != image[1 - attribute]))
-    query = torch.stack(queries)
-    pool = torch.cat([bits, torch.zeros(4, 2)], dim=1)[None].expand(8, -1, -1) / 2
-    best = torch.stack(wanted).float().argmax(dim=1)
-    right = {}
-    for feed_forward in (0, 32):
-        architecture = Architecture(4, 16, 1, 1, 0.0, 0.0, 0.2, feed_forward=feed_forward)
-        module = initialise(build_selector(architecture), torch_generator(0)).train()
-        adam = torch.optim.Adam(module.parameters(), lr=1e-2)
-        for _ in range(100):
-            loss = nn.functional.cross_entropy(module(query, pool), best)
-            adam.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            adam.step()
-        right[feed_forward] = int((module.eval()(query, pool).argmax(dim=1) == best).sum())
-    assert right[32] == 8
-    assert right[0] < 8

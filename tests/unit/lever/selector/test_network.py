@@ -50,15 +50,6 @@ def test_parameters_of_the_published_architecture() -> None:
     assert round(100 * trainable / total, 3) == 50.146
 
 
-def test_a_head_is_drawn_after_all_other_weights() -> None:
-    static, following = selector(), selector(GRU)
-    for name, value in static.state_dict().items():
-        assert torch.equal(value, following.state_dict()[name]), name
-    query, pool = inputs()
-    with torch.no_grad():
-        torch.testing.assert_close(static(query, pool), following(query, pool))  # kernels differ by shape
-
-
 def numpy_forward(module: PointerSelector, query: NDArray[np.float64], pool: NDArray[np.float64]) -> list[float]:
     """Score one query by the published formulas, candidate by candidate, for 1 layer and 1 head."""
     w = {name: value.double().numpy() for name, value in module.state_dict().items()}
@@ -162,19 +153,6 @@ def test_each_pick_moves_the_query_through_the_cell() -> None:
         expected = numpy_steps(module, query[b], pool[b], picks[b, g].tolist())
         np.testing.assert_allclose(scores[b, g].numpy(), expected, atol=1e-4)  # as above, in float32
         torch.testing.assert_close(scores[b, g, 0], first[b], atol=1e-5, rtol=0)
-
-
-def test_dropout_comes_before_the_projections_of_a_head_that_follows() -> None:
-    # All inputs of a projection dropped leave a vector of zeros; dropping its outputs would leave single elements.
-    query, pool = inputs(batch=1, size=400)
-    zeros = {}
-    for head in ("static", "gru"):
-        module = selector(replace(SMALL, dropout=0.5, head=head)).train()
-        with ambient_stream(0, "dropout"), torch.no_grad():
-            zeros[head] = (module.encode(query, pool).candidates == 0).double().mean().item()
-    # 6,400 elements, each dropped with probability a half: five standard errors are 5 * 0.5 / 80
-    assert abs(zeros["static"] - 0.5) < 5 * 0.5 / 80
-    assert zeros["gru"] < 0.001
 
 
 def test_initial_weights_have_the_published_law() -> None:

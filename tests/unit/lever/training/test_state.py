@@ -36,12 +36,12 @@ def test_moments_of_other_parameters_are_refused(tmp_path: Path) -> None:
     frozen = selector(**NOISY)
     frozen.freeze_projections()
     adam = AdamW(frozen, learning_rate=0.01, weight_decay=0.1)
-    with pytest.raises(CheckpointError, match=r"extra cand_proj\.weight\.exp_avg; "):
+    with pytest.raises(CheckpointError, match=r"cand_proj\.weight\.exp_avg"):
         resume_optimiser(tmp_path / "o", adam, stage="grpo")
     tensors, about = load_tensors(tmp_path / "o")
     del tensors["query_proj.weight.step"]
     save_tensors(tmp_path / "o", tensors, about=about)
-    with pytest.raises(CheckpointError, match=r"missing query_proj\.weight\.step"):
+    with pytest.raises(CheckpointError, match=r"query_proj\.weight\.step"):
         resume_optimiser(tmp_path / "o", AdamW(module, learning_rate=0.01, weight_decay=0.1), stage="grpo")
 
 
