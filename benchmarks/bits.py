@@ -45,11 +45,11 @@ KEPT = (Tensor, bool, int, float, str, type(None), torch.Generator, *TYPES)
 """Types of arguments; a call with another, such as a storage, cannot be repeated."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the arguments of operations on floating-point tensors, without those that another stage has kept."""
 
     def __init__(self, seen: set[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._seen = seen
         self.calls: dict[str, tuple[str, list[Any], str]] = {}
         self.names: Counter[str] = Counter()

@@ -45,7 +45,7 @@ def install() -> None:
     if "openblas" not in blas:
         expected = "`numerics: portable` needs NumPy with OpenBLAS, as in its wheels"
         raise MachineError(expected, found=blas, do="Call `make setup`, or set `numerics: fastest`.")
-    library = Library("aten", "IMPL")
+    library: Any = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each operation has a kernel already
         library.impl("mm", _mm, "CPU")
@@ -91,7 +91,7 @@ def _mm(x: Tensor, y: Tensor) -> Tensor:
     if _is_linear(x, y):
         return linear(x, y.t(), None)
     result = x.new_empty(len(x), y.shape[1])
-    return _product(x, y, result) if _is_real(x) else _aten.mm.out(x, y, out=result)  # type: ignore[no-any-return]
+    return _product(x, y, result) if _is_real(x) else _aten.mm.out(x, y, out=result)
 
 
 def _addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
