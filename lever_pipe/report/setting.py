@@ -13,6 +13,8 @@ from lever_pipe.report.lineage import EXCHANGED, Lineages, flat
 from lever_pipe.report.selector.answer import SIMILAR
 from lever_pipe.report.table import Row, Table, framed
 
+NUMERICS, PORTABLE = "version.numerics", "portable"
+"""The lineage's field of the numeric path, and its value on x86-64 CPUs with AVX2 (`base/numerics.py`)."""
 AS_PUBLISHED = "published"
 """The preset with the documents' own values."""
 
@@ -99,14 +101,17 @@ def _value(value: Any) -> Cell:
 def doubts(evidence: Evidence, lineages: Lineages) -> dict[str, Any]:
     """Return signs of an error: exchanged files, no correct answer, equal policies, or no agent with a reward.
 
-    A wrong model or prompt causes them more often than a real effect does.
+    A wrong model or prompt causes them more often than a real effect does. `paths` are the numeric paths whose bits
+    other CPUs do not repeat.
     """
     exchanged = {file for fields in lineages.values() if EXCHANGED in fields for file in fields[EXCHANGED].split(", ")}
     accuracies = _measured(evidence, "accuracy", study="lever", subset="prefix")
     rewards = [row for row in _measured(evidence, "reward", study="intention") if row.mode]
     is_wrong = bool(accuracies) and not any(row.value for row in accuracies)
+    paths = {fields[NUMERICS] for fields in lineages.values() if fields.get(NUMERICS, PORTABLE) != PORTABLE}
     return {
         "exchanged": sorted(exchanged),
+        "paths": sorted(paths),
         "accuracies": "wrong" if is_wrong else "equal" if _are_equal(accuracies) else "",
         "no_reward": bool(rewards) and not any(row.value for row in rewards),
     }

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from lever_pipe.base import model_folders
+from lever_pipe.base import model_folders, numerics
 from lever_pipe.base.chat_templates import ChatTemplate
 from lever_pipe.base.errors import LeverPipeError
 from lever_pipe.base.process_environment import nearest_existing
@@ -72,6 +72,7 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         folder: the working directory.
     """
     ledger = folder / plan.ledger_folder(experiment)
+    yield numeric_path(experiment)
     yield from disks(folder / experiment.results, folder / ".snakemake", ledger=ledger)
     for model in loaded_here(experiment):
         if not _any(rules, set(model.rules)):
@@ -93,6 +94,15 @@ def check(experiment: Experiment, *, rules: Collection[str] | None, folder: Path
         written_for = snakemake_adapter.WRITTEN_FOR[package]
         do = "Run tests/unit/runtime/test_snakemake_adapter.py and tests/workflow with it."
         yield warning(package, f"version {written_for}, for which the workflow is written", found=version, do=do)
+
+
+def numeric_path(experiment: Experiment) -> Outcome:
+    """Check that this CPU computes the bits of other CPUs, if the configuration wants that."""
+    path = numerics.path()
+    if experiment.numerics != "portable" or path == "portable":
+        return ok("numerics", path)
+    do = "Results are reproducible on this machine; on other CPUs the last bits differ (docs/rerun.md)."
+    return warning("numerics", "an x86-64 CPU with AVX2 and FMA, and no own settings of MKL", found=path, do=do)
 
 
 def loaded_here(experiment: Experiment) -> list[LoadedModel]:

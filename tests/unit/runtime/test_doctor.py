@@ -15,7 +15,7 @@ import pytest
 from fake_slurm import FakeSlurm, on_path
 
 from lever_pipe.__main__ import main
-from lever_pipe.base import model_folders
+from lever_pipe.base import model_folders, numerics
 from lever_pipe.base.errors import PreflightError
 from lever_pipe.experiment.studies import Experiment, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
@@ -57,7 +57,16 @@ def complaints(findings: list[Outcome] | Iterator[Outcome]) -> list[tuple[str, s
 def test_a_sound_world_run_passes_here(experiment: Experiment, folder: Path) -> None:
     found = list(local_checks.check(experiment, rules=None, folder=folder))
     assert complaints(found) == []
-    assert [finding.check.split(" ")[0] for finding in found] == ["disk", "encoder.model", "lvlm.model"]
+    assert [finding.check.split(" ")[0] for finding in found] == ["numerics", "disk", "encoder.model", "lvlm.model"]
+
+
+def test_a_cpu_with_other_bits_is_told(experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numerics, "path", lambda: "portable aarch64 less")
+    found = next(o for o in local_checks.check(experiment, rules=None, folder=folder) if o.check == "numerics")
+    assert found.level is Level.WARNING
+    assert found.found == "portable aarch64 less"
+    fastest = experiment.model_copy(update={"numerics": "fastest"})
+    assert local_checks.numeric_path(fastest).level is Level.OK
 
 
 def test_a_broken_model_is_a_problem_only_for_rules_that_load_it(experiment: Experiment, folder: Path) -> None:

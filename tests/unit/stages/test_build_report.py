@@ -256,6 +256,14 @@ def test_own_data_are_named_with_the_embedded_reader(tmp_path: Path) -> None:
         assert "lvlm." not in text
 
 
+def test_a_numeric_path_that_other_cpus_do_not_repeat_is_told(tmp_path: Path) -> None:
+    inputs = small.write_inputs(tmp_path, small.of_lever() + small.of_agents())
+    with (tmp_path / "lineage.csv").open("a", encoding="utf-8") as lines:
+        lines.write(f"\n{small.OFFLINE.format('0.15')},version.numerics,portable aarch64 less\n")
+    text = (small.build(inputs, tmp_path, small.config(*BOTH)) / "report.html").read_text(encoding="utf-8")
+    assert "portable aarch64 less" in text.partition("Which KL_BETA?")[0]
+
+
 def test_exchanged_files_are_told_on_top_and_at_what_follows_from_them(tmp_path: Path, built: Path) -> None:
     inputs, file = small.write_inputs(tmp_path, small.of_lever() + small.of_agents()), "lever/x/selector.safetensors"
     with (tmp_path / "lineage.csv").open("a", encoding="utf-8") as lines:
