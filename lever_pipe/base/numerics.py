@@ -30,6 +30,7 @@ PORTABLE: Mapping[str, str] = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
 }
 STRICT: Mapping[Level, str] = {"avx512": "AVX512,STRICT", "avx2": "AVX2,STRICT", "less": "AVX2,STRICT"}

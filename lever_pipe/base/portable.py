@@ -5,7 +5,8 @@ AMD and Intel CPUs round differently. Its mode COMPATIBLE (`base/numerics.py`) c
 products of matrices take twice as long. `install` therefore registers other kernels with torch:
 
 * products with the transposed weight of a linear layer: oneDNN, whose rows do not depend on each other either;
-* other products of two matrices, mostly those of gradients: NumPy, which calls OpenBLAS;
+* other products of two matrices, mostly those of gradients: NumPy, which calls OpenBLAS, with one thread, because
+  several add in another order;
 * `log` and `sqrt`, which differ in MKL's mode, too: NumPy.
 
 Batched products, attention and `exp` stay with MKL. The registration covers gradients, and modules of plugins.
@@ -70,7 +71,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight: [N, K].
         bias: [N].
     """
-    flat = rows.reshape(-1, rows.shape[-1])
+    flat = rows.reshape(-1, rows.shape[-1]).contiguous()
     missing = -len(flat) % _unit(len(flat))
     if missing:
         flat = torch.cat([flat, flat.new_zeros(missing, flat.shape[1])])
@@ -123,9 +124,7 @@ def _is_real(x: Tensor) -> bool:
 
 
 def _is_linear(x: Tensor, y: Tensor) -> bool:
-    return (
-        x.dtype == torch.float32 and y.stride() == (1, len(y)) and x.is_contiguous() and min(x.numel(), y.numel()) > 0
-    )
+    return x.dtype == torch.float32 and y.stride() == (1, len(y)) and min(x.numel(), y.numel()) > 0
 
 
 def _product(x: Tensor, y: Tensor, result: Tensor) -> Tensor:

@@ -23,11 +23,8 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
-THREADS = (
-    *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
-    *("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
-)
-"""Numbers of threads, which each job gets from its rule."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Numbers of threads, which each job gets from its rule; that of OpenBLAS is part of `base/numerics.py`."""
 TEMPORARY = ("TMPDIR", "TMP", "TEMPDIR", "TEMP")
 PYTHONPATH = "PYTHONPATH"
 VERSIONED = re.compile(r"(python\d+\.\d+)/(?:site|dist)-packages/?$")
@@ -92,6 +89,9 @@ TABLE = (
     Variables(
         ("OMP_DYNAMIC", "MKL_DYNAMIC", "OMP_THREAD_LIMIT", "MKL_DOMAIN_NUM_THREADS"),
         "fewer threads than the rule of a job sets change the order of sums",
+    ),
+    Variables(
+        ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"), "several threads change the order of sums in products of NumPy"
     ),
     Variables(
         ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"),

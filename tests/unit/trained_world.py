@@ -17,6 +17,7 @@ import torch
 
 from lever_pipe.base import storage
 from lever_pipe.base.optimiser import AdamW
+from lever_pipe.experiment import execution
 from lever_pipe.experiment.agent_evaluation import AgentEvaluation, EvaluateAgentConfig
 from lever_pipe.experiment.agent_model import AgentModel, PolicyConfig, TinyQwen3
 from lever_pipe.experiment.agent_tasks import SyntheticTasks
@@ -50,6 +51,7 @@ CODE = "of the test"
 
 def make_world(folder: Path) -> Path:
     """Write tasks of all splits and a start policy of 12 thousand parameters; return the folder."""
+    execution.prepare(Runtime())  # later tests share these weights, whose bits must not depend on their order
     splits = synthetic.read(SyntheticTasks(n_train=N_TRAIN, n_val=N_VAL, n_test=N_TEST))
     for name in ("train", "val", "test"):
         storage.write_rows(folder / f"{name}.jsonl", getattr(splits, name))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lever_pipe.base import rowwise
+from lever_pipe.base import portable, rowwise
 from lever_pipe.base.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
 from lever_pipe.base.seeding import torch_generator
 
@@ -22,6 +22,7 @@ def sampled(*shape: int) -> torch.Tensor:
 @pytest.fixture
 def tiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rowwise, "keeps_rows", lambda *_: False)
+    monkeypatch.setattr(portable, "is_installed", lambda: False)
 
 
 @settings(max_examples=60)
@@ -76,6 +77,7 @@ def test_a_machine_that_fails_the_self_test_is_told_once(
         return nn.functional.linear(rows, weight, bias) + 1e-7 * (len(rows) % 2)
 
     monkeypatch.setattr(rowwise, "product", by_company)
+    monkeypatch.setattr(portable, "is_installed", lambda: False)
     for cached in (rowwise.keeps_rows, rowwise._warn_once):
         cached.cache_clear()
     try:
