@@ -27,7 +27,8 @@ import yaml
 
 from benchmarks import real_parts
 from lever_pipe.base.errors import DataError
-from lever_pipe.base.seeding import ambient_stream, generator
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.torch_streams import ambient_stream
 
 ROOT = Path(__file__).parents[1]
 WORK_FOLDER = ROOT / ".lever_pipe" / "rehearsal"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lever_pipe.base.records import Example, ExampleId
-from lever_pipe.base.seeding import ambient_stream, generator
+from lever_pipe.base.seeding import generator
 from lever_pipe.base.storage import read_examples
+from lever_pipe.base.torch_streams import ambient_stream
 from lever_pipe.experiment.identities import config_of
 from lever_pipe.experiment.lvlm import AnswerPromptsConfig, AnswerSettings, Decode, PromptSettings
 from lever_pipe.experiment.studies import Experiment, parse_experiment

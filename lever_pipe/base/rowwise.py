@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear as product
 
 from lever_pipe.base import portable
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 
 log = logging.getLogger(__name__)
 

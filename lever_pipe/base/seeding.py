@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 
 def stream_seed(seed: int, *names: str | int) -> int:
@@ -23,20 +17,3 @@ def stream_seed(seed: int, *names: str | int) -> int:
 def generator(seed: int, *names: str | int) -> np.random.Generator:
     """Return the numpy generator of one named stream, for example `generator(0, "pools", 17)`."""
     return np.random.default_rng(stream_seed(seed, *names))
-
-
-def torch_generator(seed: int, *names: str | int) -> torch.Generator:
-    """Return the torch CPU generator of one named stream."""
-    import torch
-
-    return torch.Generator().manual_seed(stream_seed(seed, *names))
-
-
-@contextmanager
-def ambient_stream(seed: int, *names: str | int) -> Iterator[None]:
-    """Run a block with torch's global stream (used by dropout) set to a named one, then restore it."""
-    import torch
-
-    with torch.random.fork_rng():
-        torch.manual_seed(stream_seed(seed, *names))
-        yield

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lever_pipe.base.records import ExampleId, Pool
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.lever.selector.decoding import greedy
 from lever_pipe.lever.selector.network import Encoded, PointerSelector, build_selector, initialise
 

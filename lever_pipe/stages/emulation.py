@@ -12,7 +12,7 @@ import numpy as np
 from lever_pipe.base import storage
 from lever_pipe.base.policy_names import EMULATION, PolicyName
 from lever_pipe.base.records import EpochMetrics, Example, ExampleId, Pool
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.emulation import (
     CONTROL,

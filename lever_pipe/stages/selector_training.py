@@ -16,7 +16,7 @@ from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.progress import Progress
 from lever_pipe.base.records import EpochMetrics, StepMetrics
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment import execution
 from lever_pipe.experiment.distil import TrainDistilEpochConfig
 from lever_pipe.experiment.grpo import TrainGrpoEpochConfig

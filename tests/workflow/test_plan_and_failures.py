@@ -170,7 +170,7 @@ def test_a_served_agent_and_a_given_start_are_planned_with_the_files_that_decide
     assert f"started={init}/run.json" in words["collect_lineage"]
     served = {f"{name}={agents}/served~gpt/{name}.jsonl" for name in ("evaluations", "episodes")}
     assert served | {f"test_tasks={agents}/tasks/test.jsonl"} < words["evaluate_served"]
-    assert {f"served_{file}" for file in served} < words["collect_agents"]
+    assert {f"untrained_{file}" for file in served} < words["collect_agents"]
     counts = dict(JOB_COUNT.findall(text))
     assert (counts["evaluate_served"], counts["collect_agents"], counts["collect_lineage"]) == ("1", "1", "1")
 

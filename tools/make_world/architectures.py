@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from lever_pipe.base.seeding import ambient_stream
+from lever_pipe.base.torch_streams import ambient_stream
 from lever_pipe.world.scenes import SIZE
 from tools.make_world import vocabulary
 

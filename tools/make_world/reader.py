@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lever_pipe.base.seeding import ambient_stream, generator, torch_generator
+from lever_pipe.base.seeding import generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.experiment.data import WorldData
 from lever_pipe.world.lexicon import ATTRIBUTES
 from tools.make_world.architectures import READERS, WIDTH, Reader, build_reader

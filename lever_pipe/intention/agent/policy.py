@@ -13,7 +13,7 @@ from lever_pipe.base.atomic import folder_in, place, write_folder
 from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.model_folders import load_strictly, readable, require_size, require_whole
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.seeding import ambient_stream
+from lever_pipe.base.torch_streams import ambient_stream
 from lever_pipe.experiment.agent_model import TinyQwen3
 from lever_pipe.intention.agent.layers import FAMILIES
 from lever_pipe.intention.codecs.protocol import ChatCodec

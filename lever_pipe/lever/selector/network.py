@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from lever_pipe.base.checkpoints import load_tensors, require_same_tensors, save_tensors
 from lever_pipe.base.plugins import plugin
 from lever_pipe.base.rowwise import rowwise
-from lever_pipe.base.seeding import ambient_stream
 from lever_pipe.base.shapes import require_shapes, shaped
+from lever_pipe.base.torch_streams import ambient_stream
 from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.heads.protocol import Head, HeadSettings, State
 

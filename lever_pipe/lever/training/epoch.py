@@ -15,7 +15,7 @@ from lever_pipe.base.errors import CheckpointError
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.policy_names import PolicyName
 from lever_pipe.base.records import EpochMetrics
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector, read_table
 from lever_pipe.lever.selector.network import architecture_of, load_selector, save_selector
 from lever_pipe.lever.training.groups import Groups, load_groups, split_groups

@@ -12,7 +12,7 @@ from torch import nn
 
 from lever_pipe.base import portable, rowwise
 from lever_pipe.base.rowwise import LEAST_ROWS, TILE_ROWS, WORK, linear
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 
 
 def sampled(*shape: int) -> torch.Tensor:

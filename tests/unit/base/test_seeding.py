@@ -5,7 +5,8 @@ import hashlib
 import numpy as np
 import torch
 
-from lever_pipe.base.seeding import ambient_stream, generator, stream_seed, torch_generator
+from lever_pipe.base.seeding import generator, stream_seed
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 
 
 def test_the_same_name_gives_the_same_stream_on_every_machine() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.errors import CheckpointError, ConfigError
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.commands.checkpoint_tool import import_checkpoint
 from lever_pipe.experiment.selector import Selector
 from lever_pipe.experiment.studies import Experiment, parse_experiment

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_selectors import NOISY
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.lever.emulation import (
     drop_head,
     head_names,

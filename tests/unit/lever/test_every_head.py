@@ -18,7 +18,7 @@ from torch import Tensor
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.plugins import available, plugin
 from lever_pipe.base.records import Pool
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.distil import Distil
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.experiment.on_policy import OnPolicy

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import advantages as module
 from lever_pipe.losses import reduction
 from lever_pipe.losses.advantages import batch_advantages, centred_advantages, leave_one_out_advantages, top_k_by_reward

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses.distillation import distillation_terms
 from lever_pipe.losses.grpo import grpo_terms
 from lever_pipe.losses.on_policy import on_policy_terms

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import advantages as advantage_losses
 from lever_pipe.losses import grpo, surrogate
 from lever_pipe.losses.kl import k3

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import kl
 from lever_pipe.losses.advantages import leave_one_out_advantages
 from lever_pipe.losses.kl import KlForm, k1, k3, kl_policy_to_reference, selection_divergence

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import on_policy
 from lever_pipe.losses.advantages import (
     centred_advantages,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import rce
 from lever_pipe.losses.rce import RceTerms, reward_ranges
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import sequence
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses.on_policy import on_policy_terms
 from lever_pipe.losses.sequence import (
     MASKED_SCORE,

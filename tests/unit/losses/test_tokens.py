@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from slow_agent_loss import ADDED, slow_terms
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.losses import tokens
 from lever_pipe.losses.kl import k3
 from lever_pipe.losses.tokens import AgentTerms

@@ -9,7 +9,7 @@ from builders import evaluation_files
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Selection
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.emulation import EmulateSelectionsConfig
 from lever_pipe.experiment.selections import EmulateFirstItemsConfig, SelectDemonstrationsConfig
 from lever_pipe.experiment.selector import Selector

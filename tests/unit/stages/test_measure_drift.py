@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lever_pipe.base import storage
 from lever_pipe.base.records import Pool
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.collected import MeasureDriftConfig
 from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever.selector.drift import kl_to_base

@@ -13,7 +13,7 @@ from lever_pipe.base import storage
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.experiment.on_policy import OnPolicy
 from lever_pipe.lever.selector.embeddings import FrozenSelector

@@ -9,7 +9,7 @@ from builders import evaluation_files, ids, random_pools
 from lever_pipe.base import storage
 from lever_pipe.base.errors import UnknownNameError
 from lever_pipe.base.records import ExampleId, Selection
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.selections import SelectBaselineConfig, SelectDemonstrationsConfig
 from lever_pipe.experiment.selector import Selector
 from lever_pipe.lever import baselines

@@ -9,7 +9,7 @@ from chains import Chain, execution
 
 from lever_pipe.base.checkpoints import load_tensors
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.network import architecture_of, load_selector

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lever_pipe.base.seeding import torch_generator
 from lever_pipe.base.shapes import ShapeError
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.lever.selector.decoding import draw, greedy, gumbel
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 

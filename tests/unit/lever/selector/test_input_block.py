@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 
 PLAIN = Architecture(embedding=12, width=16, layers=1, heads=1, dropout=0.5, attention_dropout=0.1, temperature=0.1)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.lever.networks.cross_attention import attend
 from lever_pipe.lever.selector.network import Architecture, PointerSelector, build_selector, initialise
 

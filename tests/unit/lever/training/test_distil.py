@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import Example
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.distil import Distil
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import PointerSelector

@@ -11,7 +11,7 @@ from builders import example, pool, rl_groups, trajectory
 from lever_pipe.base import storage
 from lever_pipe.base.errors import RecordError
 from lever_pipe.base.records import RlGroup, Trajectory
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.lever.training.groups import batches, load_groups, pad_groups, save_groups, split_groups
 from lever_pipe.lever.trajectories import make_group
 

@@ -11,7 +11,7 @@ from chains import LIMITS, Chain
 from small_selectors import NOISY, table
 
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import ambient_stream, torch_generator
+from lever_pipe.base.torch_streams import ambient_stream, torch_generator
 from lever_pipe.experiment.grpo import AdaptiveKl, Grpo
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector

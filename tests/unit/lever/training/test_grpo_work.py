@@ -7,7 +7,7 @@ import small_selectors
 import torch
 
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.grpo import Grpo
 from lever_pipe.lever.selector.embeddings import EmbeddingTable, FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector

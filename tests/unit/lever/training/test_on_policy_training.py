@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lever_pipe.base.optimiser import AdamW
 from lever_pipe.base.records import ExampleId
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.on_policy import AdvantageName, OnPolicy
 from lever_pipe.lever.selector.embeddings import FrozenSelector
 from lever_pipe.lever.selector.network import PointerSelector

@@ -10,7 +10,7 @@ from small_selectors import groups, selector
 
 from lever_pipe.base.errors import TrainingError
 from lever_pipe.base.optimiser import AdamW
-from lever_pipe.base.seeding import torch_generator
+from lever_pipe.base.torch_streams import torch_generator
 from lever_pipe.experiment.rce import Rce
 from lever_pipe.lever.selector.embeddings import EmbeddingTable
 from lever_pipe.lever.selector.network import Architecture, build_selector, initialise
