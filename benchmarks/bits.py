@@ -75,7 +75,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(results: Path, folder: Path) -> None:
-    """Repeat the first job of each stage, and of each preset and arm; write the kept calls, one file a stage."""
+    """Repeat the first job of each stage; write the kept calls, one file a stage."""
     folder.mkdir(parents=True, exist_ok=True)
     done: set[str] = set()
     seen: set[str] = set()

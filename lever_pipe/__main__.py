@@ -35,8 +35,6 @@ TOOLS = {
 }
 """Tools, the most common first: module of the `command`, and description."""
 STAGE = "stage"
-Resolved = tuple[str | None, click.Command | None, list[str]]
-"""Name, command and the words after its name."""
 
 
 class Tools(click.Group):

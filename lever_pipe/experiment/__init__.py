@@ -7,6 +7,6 @@ values, and values that the documents do not state are marked inferred or chosen
 `config.yaml`.
 
 A model `...Config` is the identity of a stage: exactly the values that may change its output. The workflow writes it as
-canonical JSON into its rule's param `spec`, the only param that can rerun a job, and the command line parses it back.
+canonical JSON into its rule's param `spec`, the only param that can rerun a job, and the stage's call parses it back.
 So a configuration key that a stage does not use cannot rerun the stage.
 """

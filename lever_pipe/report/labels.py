@@ -37,14 +37,6 @@ def label(group: str, *, with_epoch: bool = True) -> Cell:
     return message("{policy}, epoch {epoch}", policy=policy, epoch=name.epoch) if with_epoch else policy
 
 
-def short(group: str) -> Cell:
-    """Return a short name for use next to a policy's kind and epoch: its KL_BETA, or its label."""
-    name = PolicyName.parse(group)
-    if name.kind in ("grpo", "on_policy") and name.beta is not None:
-        return beta_text(name.beta)
-    return label(group, with_epoch=False)
-
-
 def reading_order(groups: list[str]) -> list[str]:
     """Return the baselines' groups in reading order; other groups come last."""
     ranks = {f"baseline/{name}": index for index, name in enumerate(BASELINES)}

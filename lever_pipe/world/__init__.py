@@ -1,1 +1,1 @@
-"""The embedded world: its data, and the training of its models."""
+"""The embedded world: the data that a run needs."""

@@ -32,7 +32,6 @@ from lever_pipe.report.verdicts import OPEN
 from lever_pipe.statistics.comparison import holm as holm_p
 
 SECTION = "004"
-Values = Mapping[int, float]
 STARS = ("5 of 5 stars", "4 of 5 stars", "slightly lower, acceptable")
 """The document's ratings of both runs and of their difference."""
 
