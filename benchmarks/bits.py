@@ -3,6 +3,8 @@
 `python -m benchmarks.bits record RESULTS FOLDER` repeats one job of each stage of a finished run and keeps a sample of
 the arguments of every operation, shape and layout. `replay FOLDER` computes them and prints a checksum each: call it on
 this machine and under emulated CPUs. `compare LOG LOG ...` prints the operations whose checksums differ.
+`repeat RESULTS` runs every job of a finished run again, in this process, and compares the digests of its outputs with
+those in its manifest. If all inputs and outputs of all jobs are equal, a whole run on this CPU gives equal bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
-from lever_pipe.base import storage
+from lever_pipe.base import contents, storage
 from lever_pipe.base.parsing import parse_model
 from lever_pipe.base.records import Manifest
 from lever_pipe.experiment import execution
@@ -40,6 +42,7 @@ MODELS = {"lvlm": Path("resources/world/lvlm"), "encoder": Path("resources/world
 SPLITS = {"train": "train2014", "eval": "val2014"}
 UNDEFINED = ("empty", "new_empty")
 """Beginnings of operations whose results are not a function of their arguments."""
+NOT_REPEATED = "not repeated"
 TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 KEPT = (Tensor, bool, int, float, str, type(None), torch.Generator, *TYPES)
 """Types of arguments; a call with another, such as a storage, cannot be repeated."""
@@ -94,6 +97,27 @@ def record(results: Path, folder: Path) -> None:
                     sys.stderr.write(f"{row.stage}: {type(error).__name__}: {error}\n")
         _write(folder / row.stage, recorder.calls.values())
         _print(f"{row.stage}: {len(recorder.names)} operations, {len(recorder.calls)} kept calls")
+
+
+def repeat(results: Path, part: int, n_parts: int) -> None:
+    """Run a part of the jobs of a run again, and print for each whether its outputs are equal."""
+    paths = sorted(path for path in results.rglob("*run.json") if not path.is_relative_to(results / "code"))
+    for path in paths[part::n_parts]:
+        row = storage.read_row(path, Manifest)
+        function = stage_function(row.stage)
+        with tempfile.TemporaryDirectory() as out:
+            arguments = _arguments(row, results, Path(out))
+            if "runtime" in get_type_hints(function):
+                arguments["runtime"] = Runtime(agent="{}")
+            try:
+                function(**arguments)
+            except Exception as error:  # noqa: BLE001 - the others are still of interest
+                _print(f"{path}\t{row.stage}\t{NOT_REPEATED}: {type(error).__name__}: {error}")
+                continue
+            files = {name: file for name, file in declared(function).items() if file.role is Role.OUTPUT}
+            made = {name: arguments[name] for name in files if not files[name].several}
+            differing = [name for name, file in made.items() if contents.digest(file) != row.outputs.get(name)]
+        _print(f"{path}\t{row.stage}\t{'differs: ' + ', '.join(differing) if differing else 'equal'}")
 
 
 def _arguments(row: Manifest, results: Path, out: Path) -> dict[str, Any]:
@@ -168,7 +192,7 @@ def _checksum(name: str, leaves: list[Any], spec: str) -> str:
         try:
             results, _ = tree_flatten(getattr(getattr(getattr(torch.ops, space), operation), overload)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - a call that cannot be repeated alone
-            return f"not repeated: {type(error).__name__}"
+            return f"{NOT_REPEATED}: {type(error).__name__}"
     # Arguments, too: some operations write into them.
     written = [t for t in (*results, *leaves) if isinstance(t, Tensor) and t.numel()]
     values = (t.detach().numpy().tobytes() for t in written)
@@ -183,7 +207,7 @@ def compare(logs: list[Path], operations: Path | None) -> None:
     differing: Counter[str] = Counter()
     for key in common:
         operation = key.split("\t")[2]
-        if operation.split(".")[1].startswith(UNDEFINED):
+        if operation.split(".")[1].startswith(UNDEFINED) or any(NOT_REPEATED in log[key] for log in read):
             continue
         total[operation] += 1
         differing[operation] += len({log[key] for log in read}) > 1
@@ -209,12 +233,15 @@ def _print(line: str) -> None:
 def main() -> None:
     """Record, replay or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "replay", "compare"))
+    parser.add_argument("what", choices=("record", "replay", "compare", "repeat"))
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--operations", type=Path, help="where `compare` writes the operations without a difference")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("K", "N"), help="every N-th job, from K")
     options = parser.parse_args()
     if options.what == "record":
         record(*options.paths)
+    elif options.what == "repeat":
+        repeat(options.paths[0], *options.part)
     elif options.what == "replay":
         replay(*options.paths)
     else:
