@@ -125,7 +125,9 @@ def _arguments(row: Manifest, results: Path, out: Path) -> dict[str, Any]:
     function = stage_function(row.stage)
     arguments: dict[str, Any] = {"config": parse_model(get_type_hints(function)["config"], row.config, source="run")}
     for name, file in declared(function).items():
-        paths = [Path(path) for key, path in row.paths.items() if key.partition("[")[0] == name]
+        of_name = [key for key in row.paths if key.partition("[")[0] == name]
+        of_name.sort(key=lambda key: int(key.partition("[")[2].rstrip("]") or 0))
+        paths = [Path(row.paths[key]) for key in of_name]
         if file.role is Role.EXTERNAL:
             split = "eval" if "eval" in name or "eval" in Path(row.paths["manifest"]).name else "train"
             paths = [MODELS.get(name, results / "world" / SPLITS[split])]
