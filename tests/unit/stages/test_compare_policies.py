@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import example
+from scipy import stats
 from sentences import messages
 
 from lever_pipe.base import storage
@@ -25,7 +26,7 @@ from lever_pipe.report.context import ReportContext
 from lever_pipe.report.evidence import Evidence
 from lever_pipe.report.sweeps import tables, views_of
 from lever_pipe.stages.compare_policies import compare_policies
-from lever_pipe.statistics.comparison import holm
+from lever_pipe.statistics.comparison import holm, sign_flip_p
 
 RELATIONS = ("material", "team", "count")
 
@@ -217,6 +218,42 @@ def test_families_of_several_presets_are_adjusted_as_one(tmp_path: Path) -> None
     ]
 
 
+def test_one_run_a_side_is_tested_exactly(tmp_path: Path) -> None:
+    size = replace(FULL, seeds=(0,))
+    outputs = run(tmp_path, size)
+    for row in rows(outputs["comparisons"]):
+        if "beta~all" in row["left"]:
+            continue
+        runs = [[n for n in policies_of(size) if group_of(n) == row[side]] for side in ("left", "right")]
+        if row["shots"] != "mean" and len(runs[1]) == 1:
+            left, right = (accuracies(names[0], size, 60)[:, int(row["shots"]) - 1] for names in runs)
+            p = sign_flip_p(left.astype(float) - right, generator=generator(0))
+            assert float(row["p"]) == pytest.approx(p, rel=1e-6)
+            wins, losses = int((left & ~right).sum()), int((right & ~left).sum())
+            exact = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+            assert p == pytest.approx(exact, abs=1e-9)  # right or wrong: McNemar's exact test
+        assert row["n_runs"] == "1"
+
+
+def test_removing_a_beta_leaves_the_other_cells_as_they_are(tmp_path: Path, full: dict[str, Path]) -> None:
+    smaller = replace(FULL, betas=("0", "0.15", "0.18"))
+    outputs = run(tmp_path, smaller)
+    before = full["intervals"].read_text().splitlines()
+    assert outputs["intervals"].read_text().splitlines() == [line for line in before if "beta~0.12" not in line]
+    # seed effects are estimated from all betas, and p_holm changes with the family
+    selected = {tuple(row.values())[:6] for row in rows(full["comparisons"])}
+    documents = [row for row in rows(outputs["comparisons"]) if row["family"].startswith("document")]
+    assert documents
+    assert all(tuple(row.values())[:6] in selected for row in documents)
+
+
+def test_a_real_gain_is_told(tmp_path: Path) -> None:
+    found = rows(run(tmp_path, replace(FULL, gain=0.35, presets=("main", "other")))["comparisons"])
+    highest = next(row for row in found if row["family"] == "grpo-betas" and "beta~0.18" in row["left"])
+    assert float(highest["p_holm"]) < 0.05 < float(highest["difference"])
+    assert "preset~other/grpo-betas" in {row["family"] for row in found}
+
+
 WITH_ON_POLICY = replace(FULL, on_policy_betas=("0", "0.15", "1"))
 
 
@@ -224,6 +261,21 @@ WITH_ON_POLICY = replace(FULL, on_policy_betas=("0", "0.15", "1"))
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the comparisons of on-policy runs."""
     return run(tmp_path_factory.mktemp("drawn"), WITH_ON_POLICY)
+
+
+def test_on_policy_runs_leave_every_other_comparison_as_it_is(full: dict[str, Path], sampled: dict[str, Path]) -> None:
+    own = (*map(group_of, on_policy_policies_of(WITH_ON_POLICY)), "/on_policy/")
+    for name in ("intervals", "comparisons"):
+        selected = [line for line in sampled[name].read_text().splitlines() if not any(group in line for group in own)]
+        assert selected == full[name].read_text().splitlines()
+    kinds = ("against-rce", "against-offline", "betas")
+    families = {
+        "extra_objectives",
+        "on-policy-over-betas",
+        *(f"on-policy-{kind}{s}" for kind in kinds for s in ("", "-by-shots")),
+    }
+    before, after = ({row["family"] for row in rows(files["comparisons"])} for files in (full, sampled))
+    assert after - before == families
 
 
 def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(sampled: dict[str, Path]) -> None:
@@ -249,6 +301,12 @@ def test_on_policy_runs_are_compared_over_the_seeds_that_both_sides_have(sampled
     assert {row["right"] for row in found if row["family"] == "on-policy-against-offline"} == {
         f"preset~main/grpo/base~5/beta~{beta}/epoch~2" for beta in ("0", "0.15")
     }
+
+
+def test_questions_beyond_the_largest_count_are_not_read(tmp_path: Path, full: dict[str, Path]) -> None:
+    outputs = run(tmp_path, replace(FULL, unread=6))
+    for name in OUTPUTS:
+        assert outputs[name].read_bytes() == full[name].read_bytes()
 
 
 def test_scores_of_other_questions_are_refused(tmp_path: Path) -> None:
