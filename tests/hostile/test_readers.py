@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from user_files import NAMES, FileReader, bytes_of, linked, put, read_world, write_weights
 
-from lever_pipe.base.errors import DataError
+from lever_pipe.base.errors import DataError, LeverPipeError
 
 logging.getLogger("transformers").setLevel(logging.CRITICAL)
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of libraries about broken files
@@ -416,3 +416,36 @@ def test_the_order_of_annotators_decides_nothing(readers: dict[str, FileReader],
     sound, other = (linked(readers["rl_data"].folder, tmp_path / name) for name in ("sound", "other"))
     replaced("original.json", "1.query.gt_answers_raw", lambda rows: rows[::-1])(other)
     assert answers(other) == answers(sound)
+
+
+@pytest.mark.parametrize("name", ["world", "rl_data", "tasks"])
+def test_a_byte_order_mark_and_blank_lines_change_nothing(
+    readers: dict[str, FileReader], tmp_path: Path, name: str
+) -> None:
+    reader = readers[name]
+
+    def corruption(folder: Path) -> None:
+        for path in [path for path in folder.iterdir() if path.is_file()]:
+            content = path.read_bytes()
+            if content.startswith((b"{", b"[")) and not content.startswith(b'{"example_id"'):
+                put(path, b"\xef\xbb\xbf" + content + b"\r\n\n")
+
+    truth, _ = outcome(reader, lambda folder: None, tmp_path / "sound")
+    value, message = outcome(reader, corruption, tmp_path / "copy")
+    assert not message
+    assert same(value, truth)
+
+
+def outcome(reader: FileReader, corruption: Corruption, copy: Path) -> tuple[Any, str]:
+    """Return the readings of corrupted files, or the messages that refuse them."""
+    linked(reader.folder, copy)
+    corruption(copy)
+    try:
+        return reader.read(copy), ""
+    except LeverPipeError as error:
+        parts = (error.expected, error.found, error.do)
+        return None, str(error) if all(part.strip() for part in parts) else "TRACEBACK for lack of three parts"
+    except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+        return None, f"TRACEBACK {type(error).__name__}: {error}"[:300]
+    finally:
+        shutil.rmtree(copy)

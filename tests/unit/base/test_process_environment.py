@@ -93,3 +93,10 @@ def test_a_stage_that_is_called_directly_has_the_threads_of_its_option() -> None
         for words in ([], ["--threads", "2"])
     ]
     assert numbers == ["1", "2"]
+
+
+def test_a_notebook_keeps_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    environment = {"MPLBACKEND": INLINE}
+    process_environment.apply(environment)
+    assert environment == {"MPLBACKEND": INLINE}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 import torch
 
 from lever_pipe.base.seeding import generator, stream_seed
@@ -47,3 +48,11 @@ def test_an_ambient_stream_is_named_and_leaves_no_trace() -> None:
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert not torch.equal(draws[0], draws[3])
+
+
+def test_an_ambient_stream_is_restored_after_a_problem() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(KeyError), ambient_stream(0, "dropout"):
+        torch.rand(1)
+        raise KeyError
+    assert torch.equal(torch.get_rng_state(), before)

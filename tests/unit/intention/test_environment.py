@@ -154,3 +154,9 @@ def test_every_episode_keeps_its_bounds(
         assert env.coverage == pytest.approx(1 - len(remaining) / len(importances), abs=1e-12)  # rounding of a ratio
     assert steps <= environment["max_turns"]
     assert total <= env.ceiling + 1e-9  # sums of rounded tenths
+
+
+def test_of_several_calls_only_the_last_counts_with_the_bug() -> None:
+    env = env_of(task_of(3, 2, 1), ScriptedUser(judged(0), judged(1)), last_call_only=True)
+    (turn,) = step_all([(env, calls("a", "b"))])
+    assert (turn.reward, env.coverage) == (0.4, 2 / 3)

@@ -211,3 +211,10 @@ def test_the_model_may_end_its_turn_with_further_tokens(tmp_path: Path, text: st
 def test_a_prompt_is_the_same_on_any_day(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "{{ strftime_now('%d %b %Y, %H:%M:%S.%f') }}" + TEMPLATE)
     assert text_of(hf.load(tmp_path).prompt(task_of(3, 2))).startswith("26 Jul 2024, 00:00:00.000000<")
+
+
+def test_the_tool_message_begins_after_the_end_token_that_was_sampled() -> None:
+    expected = "\n<|im_start|>user\n<tool_response>\nIn May.{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert text_of(CODEC.feedback("In May.", 0.4)) == expected.format("\nReward: 0.4")
+    assert text_of(CODEC.feedback("In May.", 1.0)) == expected.format("\nReward: 1")
+    assert text_of(CODEC.feedback("In May.", None)) == expected.format("")

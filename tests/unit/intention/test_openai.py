@@ -17,7 +17,7 @@ from endpoint_double import (
 )
 from intention_cases import env_of, task_of
 
-from lever_pipe.base.chat import Chat, Connection, find_access
+from lever_pipe.base.chat import Chat, Connection, find_access, pause_of
 from lever_pipe.base.errors import ConfigError, ServerError
 from lever_pipe.experiment.environment import AgentExecution, Endpoint, Simulator
 from lever_pipe.experiment.studies import parse_experiment
@@ -229,3 +229,44 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("no_proxy", raising=False)
     with serve(completion(REPLY)) as double:
         assert user_of(double.url).reply(TASK, "q", (), ()).ok
+
+
+def test_a_user_without_a_temperature_is_sent_none() -> None:
+    with serve(completion(REPLY)) as double:
+        connection = Connection(base_url=double.url, token_limit_field="max_completion_tokens")
+        config = Simulator(endpoint=Endpoint(temperature=None))
+        assert load_simulator(config, AgentExecution(connection=connection)).reply(TASK, "q", (), ()).ok
+    assert double.requests[0].keys() == {"model", "messages", "max_completion_tokens", "path"}
+
+
+def test_a_date_to_wait_for_is_understood() -> None:
+    headers = {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    assert pause_of(headers, 1792567680.0 - 90) == 90.0
+    assert pause_of(headers, 1792567680.0 + 90) == 0.0
+
+
+def test_a_request_that_starves_next_to_others_takes_no_patience_from_them() -> None:
+    """Another request is answered during its first pause."""
+    naps: list[float] = []
+    first, last = ([busy(**{"Retry-After": seconds})] for seconds in ("40", "70"))
+    with serve(*first, completion(REPLY), *last, busy(), completion(REPLY)) as double:
+        connection = Connection(base_url=double.url, timeout_seconds=60.0, patience_seconds=100)
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 1:
+                assert user.reply(TASK, "q", (), ()).ok
+
+        user = PromptedUser(Chat(find_access(connection, {}), connection, sleep=sleep), Endpoint(), leak_details=False)
+        assert not user.reply(TASK, "q", (), ()).ok
+        assert user.reply(TASK, "q", (), ()).ok
+    assert naps == [40.0, 0.5]
+
+
+def test_a_pause_beyond_all_patience_is_not_begun() -> None:
+    naps: list[float] = []
+    with serve(always=busy(**{"Retry-After": "198300"})) as double:
+        user = user_of(double.url, naps)
+        assert not user.reply(TASK, "q", (), ()).ok
+    assert (naps, len(double.requests)) == ([], 1)
+    assert "Retry-After: 198300 s" in user.counts.last_error

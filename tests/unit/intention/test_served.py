@@ -335,3 +335,18 @@ def test_a_refusal_a_filter_and_an_empty_reply_are_ends_of_their_own_and_counted
     assert sum(value for name, value in row.values.items() if name.startswith("end_")) == pytest.approx(1)
     assert (row.values["agent_failures"], row.values["tasks_lost"]) == (0, 0)
     assert f"ended by the reply: {end} 1" in caplog.text
+
+
+def test_a_reply_that_the_server_broke_off_is_asked_for_again() -> None:
+    broken = send(body({"content": "That"}, finish_reason="abort"))
+    with serve(broken, always=send(body(CLOSED))) as double:
+        (episode,) = player_at(double, Environment(max_turns=4)).play(REQUESTS[:1]).episodes
+    assert (episode.end, len(double.requests)) == ("closed", 2)
+
+
+def test_an_agent_without_a_temperature_is_sent_none_in_either_decoding(tmp_path: Path) -> None:
+    with serve(always=send(body(CLOSED))) as double:
+        config = config_of(temperature=None)
+        evaluated(tmp_path, config, execution_of(double.url, token_limit_field="max_completion_tokens"))
+    assert not any(request.keys() & {"temperature", "max_tokens"} for request in double.requests)
+    assert all(request["max_completion_tokens"] == 2048 for request in double.requests)

@@ -126,3 +126,51 @@ def test_words_of_a_text() -> None:
     assert words_in("Is it a 7, or X-ray?") == ["is", "it", "a", "7", "or", "x", "ray"]
     assert words_in("iPhone是什么") == ["iphone", "是", "什", "么"]
     assert words_in("?!…") == []
+
+
+@pytest.mark.parametrize("questions", [["?"], ["", "", "", ""], ["…", "what is it"], ["what is it", ""]])
+@pytest.mark.parametrize("query", ["?", "", "诺贝尔奖得主", "what"])  # empty corpora: bm25s 60 and 67
+def test_bm25_scores_texts_without_words(questions: list[str], query: str) -> None:
+    scores = bm25_over(questions)(query)
+    assert scores.shape == (len(questions),)
+    assert ((scores > 0) == np.array([query == "what" and "what" in question for question in questions])).all()
+
+
+@pytest.mark.parametrize(
+    ("query", "alike", "other"),
+    [
+        ("is it a 7?", "7", "what is that"),  # one digit
+        ("vitamin C", "C", "vitamin tablet"),  # one letter
+        ("这是什么颜色？", "颜色", "几只狗"),  # Chinese
+        ("これは何色ですか", "何色", "犬"),  # Japanese
+        ("สีอะไร", "สี", "หมา"),  # Thai
+        ("हिन्दी में", "में", "ह न द म"),  # Hindi: vowel signs are parts of words
+        ("여기 한국어 질문", "질문", "한"),  # Korean has spaces
+    ],
+)
+def test_bm25_counts_every_word_of_every_script(query: str, alike: str, other: str) -> None:
+    scores = bm25_over([other, alike, "unrelated"])(query)
+    assert scores[1] > 0
+    assert scores[2] == 0
+    if not set(words_in(query)) & set(words_in(other)):
+        assert scores[0] == 0
+
+
+def test_the_best_by_annotations_are_where_the_oracle_begins() -> None:
+    query = example(0, answers=("cat",) * 6 + ("dog",) * 2 + ("cow",) * 2, question_type="animal")
+    candidates = [
+        example(1, answer="bird", question_type="animal"),  # wrong, same type
+        example(2, answer="cat", question_type="colour"),  # right, other type
+        example(3, answer="dog", question_type="animal"),  # partly right: .6
+        example(4, answer="cat", question_type="animal"),  # right, same type
+        example(5, answer="cat", question_type="animal"),  # right, same type
+    ]
+
+    def best(*positions: int) -> list[bool]:
+        return best_by_annotations(query, [candidates[position] for position in positions]).tolist()
+
+    assert best(0, 1, 2, 3, 4) == [False, False, False, True, True]
+    assert best(0, 1, 2) == [False, True, False]  # the answer counts more than the type
+    assert best(2, 0) == [True, False]  # the best there is, though partly right
+    assert best(0) == [False]  # no answer earns: nothing is best
+    assert best(1, 1) == [True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from fake_slurm import FakeSlurm, on_path
 from lever_pipe.__main__ import main
 from lever_pipe.base import model_folders, numerics
 from lever_pipe.base.errors import PreflightError
-from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.experiment.studies import Experiment, StoreSettings, parse_experiment
 from lever_pipe.runtime import sizing, snakemake_adapter
 from lever_pipe.runtime.checks import doctor, local_checks, orphans
 from lever_pipe.runtime.checks.findings import Level, Outcome, ok
@@ -315,3 +316,29 @@ def test_words_and_profile_reach_the_checks(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     config = "{'sampler': 'uniform', 'size': 64, 'seed': 7}|here|world"
     assert done.stdout.splitlines() == ["lever-slurm|mine", config, "slurm|mine", config]
+
+
+def test_a_store_that_takes_no_file_is_a_problem(experiment: Experiment, folder: Path) -> None:
+    elsewhere = experiment.model_copy(update={"store": StoreSettings(folder="/proc/store")})
+    found = complaints(list(local_checks.check(elsewhere, rules=None, folder=folder)))
+    assert found == [("problem", "disk of /proc/store/ledger")]
+
+
+@pytest.mark.parametrize("way", ["words", "profile", "rule"])
+def test_memory_per_cpu_is_refused_however_it_is_given(tmp_path: Path, way: str) -> None:
+    profile, cluster = tmp_path / "profile", FakeSlurm(tmp_path / "slurm")
+    shutil.copytree(REPOSITORY / "profiles/slurm", profile)
+    words = {
+        "words": ("--default-resources", "mem_mb_per_cpu=4000", "runtime=60"),
+        "rule": ("--set-resources", "prepare_tasks:mem_mb_per_cpu=4000"),
+    }
+    if way == "profile":
+        path = profile / "config.yaml"
+        path.write_text(path.read_text().replace("mem_mb: 4300 * attempt", "mem_mb_per_cpu: 4000"))
+    settings = ("--workflow-profile", str(profile), "--config", f"results={tmp_path}/results", "studies=[intention]")
+    path_ = f"{cluster.folder}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-m", "lever_pipe", "doctor", *settings, *words.get(way, ())]
+    environment = os.environ | {"PATH": path_}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "found mem_mb_per_cpu for " in done.stdout

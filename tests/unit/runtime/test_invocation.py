@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,3 +79,43 @@ def test_logs_of_finished_jobs_that_said_nothing_go(tmp_path: Path) -> None:
     invocation.drop_empty_logs(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*log.txt")}
     assert left == {"b.log.txt", "c/log.txt"}  # a job without a manifest may still be at work
+
+
+def test_the_scheduler_polls_once_a_job(tmp_path: Path) -> None:
+    own = polls(tmp_path / "own", "leave_pace_to_cores(workflow.scheduler)")
+    assert own <= JOBS + 2  # at the start, after each job, and for the target rule
+
+
+JOBS = 6
+
+
+def polls(folder: Path, pace: str) -> int:
+    """Run jobs one by one and return the number of times that the scheduler checks ready jobs."""
+    folder.mkdir()
+    (folder / "Snakefile").write_text(SNAKEFILE.replace("JOBS", str(JOBS)).replace("PACE", pace))
+    words = ("--cores", "1", "--scheduler", "greedy", "--verbose")
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "snakemake", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stderr.count("Ready jobs: ")
+
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+SNAKEFILE = """
+from lever_pipe.base import atomic
+from lever_pipe.base.errors import MachineError
+from lever_pipe.runtime import invocation, snakemake_adapter
+from lever_pipe.runtime.snakemake_adapter import leave_pace_to_cores
+
+rule all:
+    input: expand("{n}", n=range(JOBS))
+
+rule one:
+    output: "{n}"
+    shell: "sleep 0.2; touch {output}"
+
+onstart:
+    PACE
+"""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from lever_pipe.base.progress import Progress
 from lever_pipe.runtime import running
 from lever_pipe.runtime.running import RunningJobs
 
@@ -75,3 +76,29 @@ def test_a_report_comes_after_silence_only(jobs: RunningJobs, tmp_path: Path, mo
     start(jobs, 1, "Train", tmp_path / "1")
     jobs._report()
     assert reported == [50.0, 80.0]
+
+
+def test_it_reads_what_a_job_writes(jobs: RunningJobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(3, "answer prompts") as progress:
+        progress.update()
+        progress.refresh()
+        start(jobs, 1, "Answer", tmp_path / "log.txt", capsys.readouterr().err)
+    assert "Answer (33%" in jobs.line(START + 60)
+
+
+def test_a_line_names_only_jobs_that_run_for_long(jobs: RunningJobs, tmp_path: Path) -> None:
+    """No job of less than half a minute, no ended one, and none without a log of this attempt, as in a queue."""
+    start(jobs, 1, "Train", tmp_path / "1")
+    assert jobs.line(START + 29) == ""
+    assert jobs.line(START + 31) != ""
+    start(jobs, 2, "Queued", tmp_path / "2", "steps: 1 of 2 in 0:01, 0:01 to go", at=START - 3600)
+    hear(jobs, LogEvent.JOB_INFO, jobid=3, rule_msg="Unlogged", rule_name="one", log=[])
+    assert jobs.line(START + 31).endswith("running: Train (for 0:31)")
+    hear(jobs, LogEvent.JOB_FINISHED, job_id=1)
+    assert jobs.line(START + 31) == ""
+
+
+def test_many_jobs_are_counted(jobs: RunningJobs, tmp_path: Path) -> None:
+    for number in range(5):
+        start(jobs, number, f"Train {number}", tmp_path / str(number))
+    assert jobs.line(START + 60).endswith("Train 2 (for 1:00) and 2 more")

@@ -22,7 +22,10 @@ from lever_pipe.__main__ import main
 from lever_pipe.base import storage
 from lever_pipe.base.contents import Digests
 from lever_pipe.base.seeding import generator
+from lever_pipe.experiment.plans.grid import data_name
+from lever_pipe.experiment.plans.report import shown_studies
 from lever_pipe.experiment.studies import Experiment, parse_experiment
+from lever_pipe.lever.datasets import okvqa
 from lever_pipe.lever.datasets._splits import read_queries, read_train
 from lever_pipe.lever.datasets.protocol import VqaFilePaths
 from lever_pipe.runtime.checks import local_checks
@@ -216,3 +219,37 @@ def test_a_missing_image_is_named_with_its_question_before_a_run(mine: Mine) -> 
     found = local_checks.raw_data(experiment, rules={"prepare_examples"}, folder=Path())
     (problem,) = [outcome for outcome in found if outcome.level is Level.PROBLEM]
     assert f"{mine.image(3)} (question 30, entry 5 of {mine.root}/mine/train_questions.json)" in problem.found
+
+
+def test_problems_of_both_splits_are_told_at_once(mine: Mine) -> None:
+    _lose_an_annotation(mine)
+    _answer_twice(mine)
+    assert [each.level for each in mine.found()] == [Level.PROBLEM, Level.PROBLEM]
+
+
+def test_own_data_and_the_embedded_reader_are_called_what_they_are(mine: Mine) -> None:
+    given = mine.experiment().model_copy(update={"studies": ("lever",)})
+    files = given.data.files.eval_questions
+    given = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "resources/world/lvlm"})})
+    (study,) = shown_studies(given)
+    assert (study.is_world, study.data, study.model) == (False, files, "embedded Qwen2.5-VL")
+    assert 650_000 < study.parameters < 750_000
+    other = given.model_copy(update={"lvlm": given.lvlm.model_copy(update={"model": "models/mine"})})
+    (study,) = shown_studies(other)
+    assert (study.data, study.model, study.parameters) == (files, "mine", 0)
+    assert (data_name(given.data), data_name(given.data, "fruit")) == (files, "fruit")
+
+
+def test_images_that_may_replace_unreadable_ones_are_listed_too(mine: Mine) -> None:
+    data = mine.experiment().data.model_copy(update={"n_eval": 11, "on_bad_image": "skip"})
+    assert len(own_images.write_listing(mine.root / "list", data, "eval", Digests())) == N["eval"] // 2
+    mine.image(FIRST_IMAGE["eval"] + 19).unlink()
+    assert own_images.missing(data, "eval") == "", "no question among the first 11 is about it"
+
+
+def test_a_reader_that_names_no_images_has_all_of_its_folder_listed(
+    mine: Mine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = mine.experiment().data
+    monkeypatch.delattr(okvqa, "asked_images")
+    assert len(own_images.write_listing(mine.root / "list", data, "train", Digests())) == sum(N.values()) // 2

@@ -15,11 +15,11 @@ from PIL import Image
 
 from lever_pipe.base import storage
 from lever_pipe.base.errors import ImageError
-from lever_pipe.base.records import AnswerRow, Example, PolicyScores, QuestionScore, Selection
+from lever_pipe.base.records import AnswerRow, Example, ExampleId, PolicyScores, QuestionScore, Selection
 from lever_pipe.experiment.collected import CollectSamplesConfig
 from lever_pipe.experiment.data import WorldData
-from lever_pipe.lever.samples import Sample
-from lever_pipe.metrics.vqa_accuracy import vqa_accuracy
+from lever_pipe.lever.samples import Sample, scoring_facts
+from lever_pipe.metrics.vqa_accuracy import cut_answer, vqa_accuracy
 from lever_pipe.stages.collect_samples import collect_samples
 from lever_pipe.world.files import draw_image, image_name
 from lever_pipe.world.items import Split, draw_split
@@ -201,3 +201,17 @@ def test_a_selection_that_ends_early_is_shown_with_what_it_has(inputs: dict[str,
     sampled, base = ON_POLICY.replace("seed~0/", ""), "preset~p/rce/epoch~2"
     assert [counts[sampled, rank] for rank in "123"] == [10, 9, 9]
     assert [counts[base, rank] for rank in "123"] == [10, 10, 10]
+
+
+def test_answers_that_the_cut_empties_are_counted_once_a_prompt(inputs: dict[str, Any], tmp_path: Path) -> None:
+    texts = ("Shorts", "shorts", "Answer: red", "", "  ", ", ")  # the cut empties the first and third
+    rows = [
+        AnswerRow(query_id=ExampleId(i), demonstrations=(), raw=text, answer=cut_answer(text))
+        for i, text in enumerate(texts)
+    ]
+    for name, part in (("a", rows), ("b", rows[:2])):  # a prompt of two batches counts once
+        storage.write_rows(tmp_path / name, part)
+    assert scoring_facts([tmp_path / "a", tmp_path / "b", tmp_path / "a"]) == {"prompts": 6, "emptied": 2 + 1}
+    written = json.loads(collected(inputs, tmp_path)["scoring"].read_text())
+    assert written["emptied"] == 0 < written["prompts"]
+    assert (written["answers"], written["normalise_references"]) == ("stemmed", "when_they_disagree")

@@ -159,3 +159,10 @@ def test_a_query_without_selection_is_no_zero_shot_query(study: Study) -> None:
         RecordError, match=r"expected a selection for each of 30 queries; found none for 1, first \[4\]"
     ):
         study.score()
+
+
+def test_the_configured_rule_normalises_references(study: Study) -> None:
+    study.queries = [query.model_copy(update={"answers": ("black",) * 10}) for query in study.queries]
+    study.answers = [row.model_copy(update={"answer": "Black"}) for row in study.answers]
+    assert {cell.accuracy for cell in study.score()} == {0.0}  # the official tool's rule
+    assert {cell.accuracy for cell in study.score(normalise_references="always")} == {100.0}

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from agent_doubles import FailingFor
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from trained_world import ENVIRONMENT, N_TRAIN, Files, evaluate_here, read_run, train_here, training, world
 
 from lever_pipe.base import storage
@@ -225,3 +227,13 @@ def test_a_dial_moves_the_run_and_no_draw_of_its_first_step(dial: dict[str, Any]
     rows = rows_of(tmp_path, training(arm=dial, **FAST)).metrics
     assert rows[0].values["reward"] == free.metrics[0].values["reward"]
     assert rows[0].values["grad_norm"] != free.metrics[0].values["grad_norm"]
+
+
+def test_weights_decay_next_to_the_gradient(tmp_path: Path) -> None:
+    start, weights = load_file(world() / "policy/model.safetensors"), dict[float, dict[str, torch.Tensor]]()
+    for decay in (0.0, 1.0):
+        config = training(steps=1, minibatches=1, learning_rate=0.01, weight_decay=decay)
+        train_here(tmp_path / str(decay), config)
+        weights[decay] = load_file(tmp_path / str(decay) / "last/model.safetensors")
+    for name, before in start.items():  # both take the same step from the first gradient
+        torch.testing.assert_close(weights[1.0][name], weights[0.0][name] - 0.01 * before, atol=1e-6, rtol=0)

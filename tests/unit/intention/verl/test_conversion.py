@@ -154,3 +154,14 @@ def test_the_published_runs_come_back_from_their_log(tmp_path: Path, run: str, t
     assert (found.done.executed_steps, found.done.reason) == (45, "log ended")
     assert found.done.best_step == {"nokl": 45, "kl": 40}[run]
     assert found.notes[0] == "log ended: 45 of 465 planned steps"
+
+
+def test_a_reward_is_read_before_an_accuracy(tmp_path: Path) -> None:
+    values = {"val-core/SOURCE/acc/mean@1": 0.5, "val-aux/SOURCE/reward/mean@1": 1.8}
+    assert converted(tmp_path, console([(1, values)])).evaluations[0].values == {"reward": 1.8}
+
+
+def test_an_unknown_validation_is_named(tmp_path: Path) -> None:
+    text = console([(1, {"val/test_score/SOURCE": 0.5, "val-core/SOURCE/acc/best@4/mean": 0.5})])
+    with pytest.raises(RecordError, match="found val-core/SOURCE/acc/best@4/mean, val/test_score/SOURCE in 1 steps"):
+        converted(tmp_path, text)

@@ -348,3 +348,26 @@ def test_it_learns_what_the_scorer_rewards(rule: AdvantageName, clips: bool) -> 
     # Values above 1/2 require a distinction of at least two kinds of queries.
     assert expected_share(module, groups) > 1 / 2
     assert rewards[-1] > 1 / 2 > rewards[0]
+
+
+@pytest.mark.parametrize("head", ["static", "gru"])
+def test_what_comes_after_a_selection_does_not_count(head: str) -> None:
+    policy, sampled = sampled_of(SETTINGS, head=head)
+    advantages = advantages_of(sampled.groups, SETTINGS)
+    others = sampled.groups.selections.clone()
+    for row, plugin in torch.cartesian_prod(torch.arange(8), torch.arange(4)).tolist():
+        length = 1 + row % 4
+        chosen = others[row, plugin, :length].tolist()
+        rest = [position for position in range(K) if position not in chosen][::-1]
+        others[row, plugin, length:] = torch.tensor(rest[: 4 - length], dtype=torch.long)
+    assert not torch.equal(others, sampled.groups.selections)
+    results = []
+    for selections in (sampled.groups.selections, others):
+        batch = replace(sampled.groups, selections=selections)
+        step = on_policy_step(replace(sampled, groups=batch), advantages, *scores_of(policy, batch), GIVEN)
+        gradients = torch.autograd.grad(step.loss, list(policy.parameters()), allow_unused=True)
+        results.append((step.values, gradients))
+    assert results[0][0] == results[1][0]
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        if one is not None and other is not None:
+            assert torch.equal(one, other)
