@@ -87,7 +87,7 @@ def doubts(board: pd.DataFrame) -> dict[str, Any]:
     spreads = board.groupby(["data", "samples", "shots"])["accuracy"].agg(["min", "max", "count"])
     are_equal = bool(((spreads["min"] == spreads["max"]) & (spreads["count"] > 1)).all())
     accuracies = "wrong" if not board["accuracy"].any() else "equal" if are_equal else ""
-    return {"exchanged": [], "accuracies": accuracies, "no_reward": False}
+    return {"exchanged": [], "paths": [], "accuracies": accuracies, "no_reward": False}
 
 
 def _family(compared: pd.DataFrame, name: str) -> pd.DataFrame:
