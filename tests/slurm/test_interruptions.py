@@ -32,8 +32,10 @@ def require_recovered(project: ClusterProject, finished: Project) -> None:
     """Require both epochs with the bytes of the uninterrupted run, and no remains."""
     project.same(finished, *whole(FIRST), *whole(SECOND))
     for folder in (FIRST, SECOND):
+        # A job that ends after the main process leaves an empty log: Snakemake creates a missing one again.
         mine, theirs = (
-            {path.name for path in (p.folder / "results/smoke" / folder).iterdir()} for p in (project, finished)
+            {path.name for path in (p.folder / "results/smoke" / folder).iterdir()} - {"log.txt"}
+            for p in (project, finished)
         )
         assert mine == theirs  # no temporary file, no lock
 
