@@ -101,7 +101,8 @@ def _addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float 
     result = x.new_empty(len(x), y.shape[1])
     if not _is_real(x):
         return _aten.addmm.out(bias, x, y, beta=beta, alpha=alpha, out=result)  # type: ignore[no-any-return]
-    return _product(x, y, result).mul_(alpha).add_(bias, alpha=beta)
+    scaled = _product(x, y, result).mul_(alpha)
+    return scaled.add_(bias, alpha=beta) if beta else scaled  # torch then ignores even an infinite bias
 
 
 def _elementwise(function: Any, native: Any, x: Tensor) -> Tensor:

@@ -110,6 +110,11 @@ def test_products_are_those_of_the_definition(
     torch.testing.assert_close(torch.addmm(bias, x, y, beta=2, alpha=-3).double(), 2 * bias - 3 * exact, **near)
 
 
+def test_a_bias_without_weight_is_ignored() -> None:
+    ones = torch.ones(3, 3)
+    assert torch.equal(torch.addmm(torch.full((3,), torch.nan), ones, ones, beta=0), 3 * ones)
+
+
 def test_a_linear_layer_and_its_gradients_are_those_of_float64() -> None:
     draw = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(*s, generator=draw, requires_grad=True) for s in ((9, 20), (6, 20), (6,)))
